@@ -28,7 +28,7 @@ pin_project! {
     enum Kind<B: HttpBody> {
         Passed { #[pin] body: B },
         Buffered { data: Bytes, trailers: Option<Box<HeaderMap>> },
-        Resumed { start: Bytes, #[pin] rest: B },
+        Resumed { start: Bytes, rest: Pin<Box<B>> },
         Broken { start: Bytes, error: Option<B::Error> },
     }
 }
@@ -45,7 +45,7 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 
     /// Gives out what was buffered already, then goes on with the rest.
-    pub(crate) fn resumed(start: Bytes, rest: B) -> Self {
+    pub(crate) fn resumed(start: Bytes, rest: Pin<Box<B>>) -> Self {
         Self { kind: Kind::Resumed { start, rest } }
     }
 
@@ -71,7 +71,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
             KindProjection::Resumed { start, .. } | KindProjection::Broken { start, .. } if !start.is_empty() => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(start)))))
             }
-            KindProjection::Resumed { rest, .. } => rest.poll_frame(cx),
+            KindProjection::Resumed { rest, .. } => rest.as_mut().poll_frame(cx),
             KindProjection::Broken { error, .. } => Poll::Ready(error.take().map(Err)),
         }
     }

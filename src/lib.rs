@@ -2,20 +2,43 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod attempt;
 mod body;
+mod capture;
+mod catch;
+mod config;
+mod decide;
+mod executions;
+#[cfg(feature = "axum")]
+mod extract;
 mod fingerprint;
+mod flow;
+mod future;
 mod key;
+mod layer;
+mod reject;
+mod renew;
 mod response;
 mod scope;
+mod service;
+mod settle;
+mod shared;
 pub mod store;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod wait;
 
+pub use attempt::Attempt;
 pub use body::Body;
-pub use fingerprint::Fingerprint;
-pub use key::IdempotencyKey;
-pub use response::{DamagedResponse, StoredResponse};
+pub use config::{Abandoned, Ask, OnAbandoned, StoreOutage, Verdict};
+pub use fingerprint::{Fingerprint, Fingerprinter};
+pub use future::ResponseFuture;
+pub use key::{IdempotencyKey, KeyError, KeySyntax};
+pub use layer::{IdempotencyLayer, Settled};
+pub use reject::{Profile, Rejection};
+pub use response::{DamagedResponse, NothingExecuted, StoredResponse};
 pub use scope::Scope;
+pub use service::Idempotency;
 pub use store::Store;
 #[cfg(feature = "memory")]
 pub use store::memory::MemoryStore;

@@ -189,6 +189,24 @@ impl fmt::Debug for StoredResponse {
     }
 }
 
+/// Marks a response whose request was not executed: put into the extensions of a response, it makes the layer
+/// release the key instead of storing the response, so that a retry runs.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tower_idempotency::NothingExecuted;
+///
+/// fn sold_out() -> Response<&'static str> {
+///     let mut response = Response::new("nobody is at the counter, come back later");
+///     *response.status_mut() = StatusCode::CONFLICT;
+///     response.extensions_mut().insert(NothingExecuted);
+///     response
+/// }
+/// # assert!(sold_out().extensions().get::<NothingExecuted>().is_some());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NothingExecuted;
+
 /// Bytes that are not a stored response: cut off, changed, or of another format version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DamagedResponse(&'static str);

@@ -1,0 +1,119 @@
+//! Reads a response into a record, within bounds of size and time.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    task::Poll,
+};
+
+use bytes::Bytes;
+use http::{Response, StatusCode, header, response};
+use http_body::{Body as HttpBody, Frame};
+use tokio::time::{Sleep, sleep};
+
+use crate::{
+    Body, StoredResponse,
+    catch::{Panic, catch},
+    config::Config,
+    response::Encoder,
+};
+
+/// What became of a response body.
+pub(crate) enum Captured<B: HttpBody> {
+    /// It is here to its end: the record to keep, and the body for the client.
+    Whole(StoredResponse, Body<B>),
+    /// It is too large, takes too long or never ends: the body goes on as a stream.
+    Unbounded(Body<B>),
+    /// It broke off: the body gives the client the same.
+    Broken(Body<B>),
+    /// Polling it panicked.
+    Panicked(Panic),
+}
+
+/// Reads a response body to its end, if that comes within the limits.
+pub(crate) async fn capture<B>(config: &Config, head: &response::Parts, body: B) -> Captured<B>
+where
+    B: HttpBody<Data = Bytes>,
+{
+    let mut body = Box::pin(body);
+    if never_ends(head) || body.size_hint().lower() > config.response_limit as u64 {
+        return Captured::Unbounded(Body::resumed(Bytes::new(), body));
+    }
+    let keep = |name: &_| config.is_replayed(name, &head.headers);
+    let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
+    let mut only: Option<Bytes> = None;
+    let mut trailers = None;
+    let mut time_limit = pin!(None);
+    while !body.is_end_stream() {
+        let frame = match next_frame(body.as_mut(), config, time_limit.as_mut()).await {
+            Next::Frame(Some(Ok(frame))) => frame,
+            Next::Frame(Some(Err(error))) => return Captured::Broken(Body::broken(encoder.into_body(), error)),
+            Next::Frame(None) => break,
+            Next::TimeIsUp => return Captured::Unbounded(Body::resumed(encoder.into_body(), body)),
+            Next::Panicked(panic) => return Captured::Panicked(panic),
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                only = (encoder.body_len() == 0).then(|| data.clone());
+                encoder.push(&data);
+                if encoder.body_len() > config.response_limit {
+                    return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
+                }
+            }
+            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+        }
+    }
+    let stored = encoder.finish(trailers.as_ref());
+    let data = only.unwrap_or_else(|| stored.body());
+    Captured::Whole(stored, Body::buffered(data, trailers))
+}
+
+/// Makes the record of a response that is here already.
+pub(crate) fn whole(config: &Config, response: &Response<Bytes>) -> StoredResponse {
+    let headers = response.headers();
+    let keep = |name: &_| config.is_replayed(name, headers);
+    let mut encoder = Encoder::new(response.status(), headers, keep, response.body().len());
+    encoder.push(response.body());
+    encoder.finish(None)
+}
+
+/// A switched protocol and the media types whose streams are open-ended by definition.
+fn never_ends(head: &response::Parts) -> bool {
+    head.status == StatusCode::SWITCHING_PROTOCOLS
+        || head.headers.get(header::CONTENT_TYPE).is_some_and(|value| {
+            ["text/event-stream", "multipart/x-mixed-replace"].iter().any(|endless| {
+                value
+                    .as_bytes()
+                    .get(..endless.len())
+                    .is_some_and(|start| start.eq_ignore_ascii_case(endless.as_bytes()))
+            })
+        })
+}
+
+enum Next<E> {
+    Frame(Option<Result<Frame<Bytes>, E>>),
+    TimeIsUp,
+    Panicked(Panic),
+}
+
+async fn next_frame<B>(
+    mut body: Pin<&mut B>,
+    config: &Config,
+    mut time_limit: Pin<&mut Option<Sleep>>,
+) -> Next<B::Error>
+where
+    B: HttpBody<Data = Bytes>,
+{
+    let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+        Poll::Ready(frame) => Poll::Ready(Next::Frame(frame)),
+        Poll::Pending => {
+            // The time counts from the first pause of the body, so that a body that never pauses costs no timer.
+            if time_limit.is_none() {
+                time_limit.set(Some(sleep(config.response_time)));
+            }
+            let limit = time_limit.as_mut().as_pin_mut().expect("it was set one line above");
+            limit.poll(cx).map(|()| Next::TimeIsUp)
+        }
+    });
+    catch(frame).await.unwrap_or_else(Next::Panicked)
+}

@@ -1,0 +1,405 @@
+//! The layer: the builder that users see.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Method, Response, header, request, response};
+use tower_layer::Layer;
+
+use crate::{
+    Fingerprinter, Idempotency, KeySyntax, Profile, Rejection, Scope, Store,
+    capture::whole,
+    config::{Config, OnAbandoned, ScopeFn, StoreOutage, StoreWhen},
+    executions::Executions,
+    reject::Customize,
+    shared::Shared,
+    store::{Fenced, RecordId, State, StoreError},
+};
+
+/// Makes the unsafe requests of an application safe to retry.
+///
+/// The first request with a key runs; each retry gets the same answer without running again. Clones share the store
+/// and all state, so one layer can guard several routers. Each setter states its default.
+///
+/// ```
+/// # #[cfg(feature = "memory")] {
+/// use std::time::Duration;
+/// use tower_idempotency::{IdempotencyLayer, MemoryStore, Scope};
+///
+/// #[derive(Clone)]
+/// struct Tenant(String);
+///
+/// let layer = IdempotencyLayer::new(MemoryStore::new())
+///     .scope(|request| request.extensions.get::<Tenant>().map(|tenant| Scope::new(tenant.0.as_str())))
+///     .require_key()
+///     .wait(Duration::from_secs(5));
+/// # let _ = layer;
+/// # }
+/// ```
+pub struct IdempotencyLayer<S> {
+    store: Arc<S>,
+    config: Arc<Config>,
+    executions: Arc<Executions>,
+}
+
+/// The bounds of a lease and of a wait.
+const SHORTEST: Duration = Duration::from_millis(1);
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+
+impl<S: Store> IdempotencyLayer<S> {
+    /// Guards with the default configuration and the given store.
+    #[must_use]
+    pub fn new(store: S) -> Self {
+        Self { store: Arc::new(store), config: Arc::default(), executions: Arc::default() }
+    }
+}
+
+/// Which requests are guarded, and by which key.
+impl<S> IdempotencyLayer<S> {
+    /// Sets the guarded methods. Default: POST and PATCH.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the list is empty.
+    #[must_use]
+    #[track_caller]
+    pub fn methods(self, methods: impl IntoIterator<Item = Method>) -> Self {
+        let methods: Vec<_> = methods.into_iter().collect();
+        assert!(!methods.is_empty(), "an idempotency layer needs at least one method to guard");
+        self.set(|config| config.methods = methods)
+    }
+
+    /// Sets the request header that carries the key. Default: `Idempotency-Key`.
+    #[must_use]
+    pub fn header(self, name: HeaderName) -> Self {
+        self.set(|config| config.header = name)
+    }
+
+    /// Sets what a key may look like. Default: quoted or bare, at most 255 characters; see [`KeySyntax`].
+    #[must_use]
+    pub fn key_syntax(self, syntax: KeySyntax) -> Self {
+        self.set(|config| config.key_syntax = syntax)
+    }
+
+    /// Refuses a guarded method without a key with 400. Default: such a request passes through unguarded.
+    #[must_use]
+    pub fn require_key(self) -> Self {
+        self.set(|config| config.require_key = true)
+    }
+
+    /// Sets whose key it is: a tenant, an account, a user. `None` and the empty scope mean "unknown caller" and are
+    /// refused with 401. Default: all requests share one scope, and `Authorization` is part of the fingerprint, so that
+    /// another caller's retry is refused as a mismatch.
+    ///
+    /// Take the scope from what an authentication layer outside of this one has verified, never from what the client
+    /// merely claims.
+    #[must_use]
+    pub fn scope(self, scope: impl Fn(&request::Parts) -> Option<Scope> + Send + Sync + 'static) -> Self {
+        self.set(|config| config.scope = Some(ScopeFn(Arc::new(scope))))
+    }
+
+    /// Sets what makes two requests the same. Default: method, path and query, `Content-Type` and body, and
+    /// `Authorization` while no scope is set; see [`Fingerprinter`].
+    #[must_use]
+    pub fn fingerprint(self, fingerprinter: Fingerprinter) -> Self {
+        self.set(|config| config.fingerprint = fingerprinter)
+    }
+
+    /// Sets the longest request body in bytes that is accepted with a key; a longer one is refused with 413. Default:
+    /// 1 MiB (1,048,576).
+    #[must_use]
+    pub fn request_limit(self, bytes: usize) -> Self {
+        self.set(|config| config.request_limit = bytes)
+    }
+}
+
+/// How long a key is held, and what happens at its end.
+impl<S> IdempotencyLayer<S> {
+    /// Sets how long a claim holds without a sign of life. Default: 30 s.
+    ///
+    /// It is renewed after each third of it while the handler runs, so it bounds only how long a crash blocks a key. A
+    /// short lease risks a second run when a process is stopped or starved for longer than that.
+    ///
+    /// Set it before cloning the layer: the clones made before keep theirs, and are drained apart.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the lease is below 1 ms or above 24 h.
+    #[must_use]
+    #[track_caller]
+    pub fn lease(mut self, term: Duration) -> Self {
+        assert!((SHORTEST..=LONGEST).contains(&term), "a lease must be from 1 ms to 24 h, not {term:?}");
+        self.executions = Arc::default();
+        self.set(|config| config.lease = term)
+    }
+
+    /// Sets how long an answer is kept, counted from the end of the run; a replay does not extend it. Default: 24 h.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the retention is below 1 ms. [`Duration::MAX`] means "for ever".
+    #[must_use]
+    #[track_caller]
+    pub fn retention(self, retention: Duration) -> Self {
+        assert!(retention >= SHORTEST, "a retention must be at least 1 ms, not {retention:?}");
+        self.set(|config| config.retention = retention)
+    }
+
+    /// Sets what happens to a key whose lease ended without an answer. Default: [`OnAbandoned::Rerun`].
+    #[must_use]
+    pub fn on_abandoned(self, policy: OnAbandoned) -> Self {
+        self.set(|config| config.abandoned = policy)
+    }
+
+    /// Lets a retry wait for the answer while the first request runs, at most for this long; then 409. Default: no
+    /// wait, 409 at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the wait is below 1 ms or above 24 h.
+    #[must_use]
+    #[track_caller]
+    pub fn wait(self, longest: Duration) -> Self {
+        assert!((SHORTEST..=LONGEST).contains(&longest), "a wait must be from 1 ms to 24 h, not {longest:?}");
+        self.set(|config| config.wait = Some(longest))
+    }
+}
+
+/// What is stored and replayed.
+impl<S> IdempotencyLayer<S> {
+    /// Sets the longest response body in bytes that is stored. A longer one goes out whole, as a stream, and retries
+    /// are told that the request was done. Default: 1 MiB (1,048,576).
+    ///
+    /// # Panics
+    ///
+    /// Panics if the limit is above 1 GiB.
+    #[must_use]
+    #[track_caller]
+    pub fn response_limit(self, bytes: usize) -> Self {
+        assert!(bytes <= 1 << 30, "a response limit must be at most 1 GiB, not {bytes} bytes");
+        self.set(|config| config.response_limit = bytes)
+    }
+
+    /// Sets how long a response body may take to end, counted from its first pause, before it counts as a stream that
+    /// is not stored. Default: 30 s. Event streams (`text/event-stream`, `multipart/x-mixed-replace`) count as
+    /// streams at once.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the time is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn response_time(self, longest: Duration) -> Self {
+        assert!(!longest.is_zero(), "a response needs some time");
+        self.set(|config| config.response_time = longest)
+    }
+
+    /// Sets which responses are stored; for the others the key is released, so that a retry runs. Default: all but
+    /// 307, 308, 425, 429 and 503. A response marked with [`NothingExecuted`](crate::NothingExecuted) is never stored.
+    #[must_use]
+    pub fn store_when(self, predicate: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|config| config.store_when = Some(StoreWhen(Arc::new(predicate))))
+    }
+
+    /// Replays `Set-Cookie` too. Default: it is neither stored nor replayed.
+    #[must_use]
+    pub fn replay_set_cookie(self) -> Self {
+        self.set(|config| config.not_replayed.retain(|name| name != header::SET_COOKIE))
+    }
+
+    /// Leaves one more response header out of the record and the replay. Default: `Set-Cookie` is left out, and always
+    /// the connection-specific fields of RFC 9110 section 7.6.1 and `Date`.
+    #[must_use]
+    pub fn never_replay(self, name: HeaderName) -> Self {
+        self.set(|config| config.not_replayed.push(name))
+    }
+}
+
+/// What happens when the store fails.
+impl<S> IdempotencyLayer<S> {
+    /// Sets what happens to a request when the store cannot be asked. Default: [`StoreOutage::Refuse`].
+    #[must_use]
+    pub fn on_outage(self, policy: StoreOutage) -> Self {
+        self.set(|config| config.outage = policy)
+    }
+
+    /// Sets how long a single call of the store may take. Default: 5 s.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the time is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn store_timeout(self, longest: Duration) -> Self {
+        assert!(!longest.is_zero(), "a store needs some time");
+        self.set(|config| config.store_timeout = longest)
+    }
+}
+
+/// How our own answers look.
+impl<S> IdempotencyLayer<S> {
+    /// Follows a common dialect. Default: [`Profile::Default`]. [`Profile::Ietf`] also sets the key syntax to quoted
+    /// only.
+    #[must_use]
+    pub fn profile(self, profile: Profile) -> Self {
+        self.set(|config| {
+            config.answers.profile = profile;
+            if profile == Profile::Ietf {
+                config.key_syntax = config.key_syntax.clone().quoted_only();
+            }
+        })
+    }
+
+    /// Sets what `Retry-After` advises, in whole seconds, while a request is in flight (never beyond the rest of its
+    /// lease) and while the store is down. Default: 1 s.
+    #[must_use]
+    pub fn retry_after(self, seconds: u64) -> Self {
+        self.set(|config| config.retry_after = seconds)
+    }
+
+    /// Puts `Link: <URL>; rel="describedby"` on our answers with 400, 409 and 422. Default: no link.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the URL has bytes that do not belong into a URL: anything but visible ASCII, or `<`, `>`, `"`.
+    #[must_use]
+    #[track_caller]
+    pub fn documentation(self, url: &str) -> Self {
+        let valid = !url.is_empty() && url.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));
+        let link = format!("<{url}>; rel=\"describedby\"; type=\"text/html\"");
+        let link = HeaderValue::try_from(link).ok().filter(|_| valid);
+        let link = link.unwrap_or_else(|| panic!("{url:?} is not a URL for a documentation link"));
+        self.set(|config| config.answers.link = Some(link))
+    }
+
+    /// Sets the start of the problem types; the name of the problem, such as `key-missing`, is appended. Default:
+    /// `urn:tower-idempotency:problem:`.
+    #[must_use]
+    pub fn problem_types(self, base: &str) -> Self {
+        self.set(|config| config.answers.type_base = base.into())
+    }
+
+    /// Replaces or changes our own answers. The function gets the reason and the answer that would be sent. Default:
+    /// no change.
+    #[must_use]
+    pub fn answer_with(
+        self,
+        customize: impl Fn(&Rejection, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.set(|config| config.answers.customize = Some(Customize(Arc::new(customize))))
+    }
+
+    fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(Arc::make_mut(&mut self.config));
+        self
+    }
+}
+
+/// What an application does while the layer is at work.
+impl<S: Store> IdempotencyLayer<S> {
+    /// Returns the store.
+    #[must_use]
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Waits until every execution of this layer and its clones has ended and its answer is stored, those whose client
+    /// went away included; at most for `deadline`. Returns how many are left.
+    ///
+    /// Call it after the server has stopped to accept requests and before the runtime ends. What is left then is cut off
+    /// with the runtime, and its keys count as abandoned when their leases end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    #[must_use = "what is left is lost when the runtime ends"]
+    pub fn drain(&self, deadline: Duration) -> impl Future<Output = usize> + Send + 'static {
+        let executions = Arc::clone(&self.executions);
+        async move { executions.drain(deadline).await }
+    }
+
+    /// Stores an answer for an abandoned key, after its outcome was found out: retries get it from now on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
+    pub async fn settle(&self, id: &RecordId, answer: &Response<Bytes>) -> Result<Settled, StoreError> {
+        let stored = whole(&self.config, answer);
+        match self.store.lookup(id).await? {
+            None => Ok(Settled::Absent),
+            Some(record) => match record.state {
+                State::InFlight { .. } => Ok(Settled::InFlight),
+                State::Completed(_) => Ok(Settled::Completed),
+                State::Abandoned { .. } => {
+                    self.store.complete(id, record.token, &stored, self.config.retention).await.map(Settled::from)
+                }
+            },
+        }
+    }
+
+    /// Frees an abandoned key, after it was found out that nothing had happened: the next retry runs as the first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
+    pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
+        match self.store.lookup(id).await? {
+            None => Ok(Settled::Absent),
+            Some(record) => match record.state {
+                State::InFlight { .. } => Ok(Settled::InFlight),
+                State::Completed(_) => Ok(Settled::Completed),
+                State::Abandoned { .. } => self.store.release(id, record.token).await.map(Settled::from),
+            },
+        }
+    }
+}
+
+/// What became of an attempt to settle or release a key.
+#[must_use = "only `Done` means that the record was changed"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The record was abandoned, and now it is settled.
+    Done,
+    /// There is no record; nothing was changed.
+    Absent,
+    /// A request is at work, or has just taken the key over; nothing was changed.
+    InFlight,
+    /// There is an answer already; nothing was changed.
+    Completed,
+}
+
+impl From<Fenced> for Settled {
+    fn from(fenced: Fenced) -> Self {
+        match fenced {
+            Fenced::Applied => Self::Done,
+            Fenced::Lost => Self::InFlight,
+        }
+    }
+}
+
+impl<S: Store, Inner> Layer<Inner> for IdempotencyLayer<S> {
+    type Service = Idempotency<Inner>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
+        let shared = Shared::new(store, Arc::clone(&self.config), Arc::clone(&self.executions));
+        Idempotency::new(inner, Arc::new(shared))
+    }
+}
+
+impl<S> Clone for IdempotencyLayer<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+            config: Arc::clone(&self.config),
+            executions: Arc::clone(&self.executions),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for IdempotencyLayer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("IdempotencyLayer").field("store", &self.store).field("config", &self.config).finish()
+    }
+}

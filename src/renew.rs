@@ -1,0 +1,68 @@
+//! Renews the leases of running handlers: one task for all of them, which ends when there are none.
+
+use std::sync::Arc;
+
+use tokio::{
+    sync::Semaphore,
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+
+use crate::{
+    executions::Renewing,
+    shared::Shared,
+    store::{Fenced, RecordId, Token},
+};
+
+/// How many renewals are under way at a time; more wait their turn.
+const CONCURRENT: usize = 256;
+
+/// A lease is renewed when this part of it is over.
+pub(crate) const PART: u32 = 3;
+
+/// Makes sure that the leases of this layer are renewed.
+///
+/// A task of its own, and not the request's future, since a handler that blocks its thread or is not polled would
+/// lose its key otherwise.
+pub(crate) fn ensure(shared: &Arc<Shared>) {
+    if let Some(renewing) = shared.executions.start_renewing() {
+        tokio::spawn(run(Arc::clone(shared), renewing));
+    }
+}
+
+async fn run(shared: Arc<Shared>, mut renewing: Renewing) {
+    let term = shared.config.lease;
+    let turns = Arc::new(Semaphore::new(CONCURRENT));
+    let mut renewals = JoinSet::new();
+    loop {
+        let now = Instant::now();
+        let (due, next) = shared.executions.take_due(now);
+        for (id, token) in due {
+            renewals.spawn(renew(Arc::clone(&shared), id, token, Arc::clone(&turns)));
+        }
+        while renewals.try_join_next().is_some() {}
+        if next.is_none() && renewals.is_empty() && shared.executions.live() == 0 {
+            drop(renewing);
+            // One that entered since would find nobody renewing; take the task up again for it.
+            match (shared.executions.live() > 0).then(|| shared.executions.start_renewing()).flatten() {
+                Some(again) => renewing = again,
+                None => return,
+            }
+        }
+        let at_latest = now + term / PART;
+        let not_before = now + term / (4 * PART);
+        sleep_until(next.map_or(at_latest, |next| next.clamp(not_before, at_latest))).await;
+    }
+}
+
+async fn renew(shared: Arc<Shared>, id: RecordId, token: Token, turns: Arc<Semaphore>) {
+    let _turn = turns.acquire().await;
+    let sent = Instant::now();
+    let lease = shared.config.lease();
+    let next = match shared.bounded(shared.store.renew(&id, token, lease)).await {
+        Ok(Fenced::Applied) => Some(sent + lease.term / PART),
+        Ok(Fenced::Lost) => None,
+        Err(_) => Some(Instant::now() + lease.term / (4 * PART)),
+    };
+    shared.executions.renew_at(token, next);
+}

@@ -1,0 +1,85 @@
+//! Ends a claim: completes it or releases it, and does not give up when the store fails.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    StoredResponse,
+    executions::Execution,
+    shared::Shared,
+    store::{Fenced, Lease, RecordId, StoreError},
+};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// How a claim ends.
+#[derive(Debug)]
+pub(crate) enum Ending {
+    /// The response is stored.
+    Complete(StoredResponse),
+    /// Nothing was executed: the key is free.
+    Release,
+}
+
+/// What became of an ending.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// It is in the store.
+    Durable,
+    /// The record is not ours any more; the store is unchanged.
+    Lost,
+    /// The store failed; the ending is retried in the background, and the lease is renewed meanwhile.
+    Retrying,
+}
+
+/// Ends a claim. If the store fails, the write is retried in the background for as long as a record is kept.
+pub(crate) async fn end(shared: &Arc<Shared>, id: RecordId, execution: Execution, ending: Ending) -> Ended {
+    match write(shared, &id, &execution, &ending).await {
+        Ok(Fenced::Applied) => return Ended::Durable,
+        Ok(Fenced::Lost) => return Ended::Lost,
+        Err(_) => {}
+    }
+    match Arc::clone(&shared.backlog).try_acquire_owned() {
+        Ok(permit) => {
+            let shared = Arc::clone(shared);
+            tokio::spawn(async move {
+                let _permit = permit;
+                retry(&shared, &id, &execution, &ending).await
+            });
+            Ended::Retrying
+        }
+        Err(_) => retry(shared, &id, &execution, &ending).await,
+    }
+}
+
+/// Ends the lease at once, so that the claim counts as abandoned. If the store fails, the lease runs out by itself.
+pub(crate) async fn abandon(shared: &Shared, id: &RecordId, execution: Execution) {
+    let lease = Lease { term: Duration::ZERO, ..shared.config.lease() };
+    let _ = shared.bounded(shared.store.renew(id, execution.token(), lease)).await;
+}
+
+async fn write(shared: &Shared, id: &RecordId, execution: &Execution, ending: &Ending) -> Result<Fenced, StoreError> {
+    let token = execution.token();
+    match ending {
+        Ending::Complete(response) => {
+            shared.bounded(shared.store.complete(id, token, response, shared.config.retention)).await
+        }
+        Ending::Release => shared.bounded(shared.store.release(id, token)).await,
+    }
+}
+
+async fn retry(shared: &Shared, id: &RecordId, execution: &Execution, ending: &Ending) -> Ended {
+    let start = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while start.elapsed() < shared.config.retention {
+        sleep(pause).await;
+        match write(shared, id, execution, ending).await {
+            Ok(Fenced::Applied) => return Ended::Durable,
+            Ok(Fenced::Lost) => return Ended::Lost,
+            Err(_) => pause = (pause * 2).min(LONGEST_PAUSE),
+        }
+    }
+    Ended::Retrying
+}
