@@ -71,10 +71,7 @@ where
 /// Makes the record of a response that is here already.
 pub(crate) fn whole(config: &Config, response: &Response<Bytes>) -> StoredResponse {
     let headers = response.headers();
-    let keep = |name: &_| config.is_replayed(name, headers);
-    let mut encoder = Encoder::new(response.status(), headers, keep, response.body().len());
-    encoder.push(response.body());
-    encoder.finish(None)
+    StoredResponse::filtered(response, |name| config.is_replayed(name, headers))
 }
 
 /// A switched protocol and the media types whose streams are open-ended by definition.

@@ -9,7 +9,7 @@ use crate::{
     Fingerprinter, NothingExecuted, Scope,
     key::KeySyntax,
     reject::Answers,
-    response::is_momentary,
+    replay::is_momentary,
     store::{Lease, RecordId},
 };
 

@@ -23,7 +23,7 @@ use crate::{
     decide::{Decision, decide},
     executions::Execution,
     renew,
-    response::{REPLAYED, make_replay},
+    replay::{REPLAYED, make_replay},
     settle::{self, Ended, Ending},
     shared::Shared,
     store::{Claim, NewClaim, RecordId, StoreError, Token},

@@ -18,6 +18,7 @@ mod key;
 mod layer;
 mod reject;
 mod renew;
+mod replay;
 mod response;
 mod scope;
 mod service;
