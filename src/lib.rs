@@ -13,7 +13,7 @@ pub mod testing;
 
 pub use body::Body;
 pub use fingerprint::Fingerprint;
-pub use key::IdempotencyKey;
+pub use key::{IdempotencyKey, KeyError, KeySyntax};
 pub use response::{DamagedResponse, StoredResponse};
 pub use scope::Scope;
 pub use store::Store;
