@@ -42,4 +42,4 @@ pub use scope::Scope;
 pub use service::Idempotency;
 pub use store::Store;
 #[cfg(feature = "memory")]
-pub use store::memory::MemoryStore;
+pub use store::memory::{MemoryStore, WhenFull};
