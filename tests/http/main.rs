@@ -1,0 +1,1 @@
+//! The promises of the layer, tested over real sockets: HTTP/1.1 and HTTP/2.
