@@ -4,7 +4,27 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
+mod frames;
+mod json;
+mod media;
+mod multipart;
+mod policy;
+mod run;
+
+pub use policy::Fingerprinter;
+pub(crate) use run::Run;
+
 /// SHA-256 over what makes two requests the same.
+///
+/// A retry must have the fingerprint of the first request; another one under the same key is a mismatch. A
+/// [`Fingerprinter`] says what goes in. Stores keep the 32 bytes and never compare them.
+///
+/// ```
+/// use tower_idempotency::Fingerprint;
+///
+/// let fingerprint = Fingerprint::from_bytes([7; 32]);
+/// assert_eq!(fingerprint.as_bytes(), &[7; 32]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
@@ -41,3 +61,6 @@ impl Digest {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
+
+#[cfg(test)]
+mod tests;

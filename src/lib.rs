@@ -12,7 +12,7 @@ pub mod store;
 pub mod testing;
 
 pub use body::Body;
-pub use fingerprint::Fingerprint;
+pub use fingerprint::{Fingerprint, Fingerprinter};
 pub use key::{IdempotencyKey, KeyError, KeySyntax};
 pub use response::{DamagedResponse, StoredResponse};
 pub use scope::Scope;
