@@ -50,16 +50,11 @@ impl Fingerprinter {
     /// [`canonical_json`](Self::canonical_json) and [`multipart`](Self::multipart) mean nothing beside it.
     ///
     /// ```
+    /// use sha2::{Digest, Sha256};
     /// use tower_idempotency::{Fingerprint, Fingerprinter};
     ///
-    /// // The client sends its own digest of what matters.
-    /// let policy = Fingerprinter::custom(|head, _body| {
-    ///     let mut digest = [0; 32];
-    ///     if let Some(sent) = head.headers.get("request-digest").filter(|sent| sent.len() == 32) {
-    ///         digest.copy_from_slice(sent.as_bytes());
-    ///     }
-    ///     Fingerprint::from_bytes(digest)
-    /// });
+    /// // The same body is the same request, whatever the path.
+    /// let policy = Fingerprinter::custom(|_head, body| Fingerprint::from_bytes(Sha256::digest(body).into()));
     /// ```
     #[must_use]
     pub fn custom(function: impl Fn(&Parts, &Bytes) -> Fingerprint + Send + Sync + 'static) -> Self {
