@@ -13,9 +13,9 @@ pub mod testing;
 
 pub use body::Body;
 pub use fingerprint::Fingerprint;
-pub use key::IdempotencyKey;
+pub use key::{IdempotencyKey, KeyError};
 pub use response::{DamagedResponse, StoredResponse};
 pub use scope::Scope;
 pub use store::Store;
 #[cfg(feature = "memory")]
-pub use store::memory::MemoryStore;
+pub use store::memory::{MemoryStore, WhenFull};

@@ -1,0 +1,218 @@
+//! The records of one shard: a vector without gaps, a table that finds them, and two indexes by expiry.
+
+use std::time::Duration;
+
+use hashbrown::HashTable;
+
+use super::{
+    chunks::Chunks,
+    clock::{self, Moment, NEVER},
+    entry::{Entry, Hashed},
+    heap::{Due, Heap},
+    room::{self, Room},
+};
+use crate::{
+    StoredResponse,
+    store::{Claim, Fenced, Lease, NewClaim, Record, Token},
+};
+
+/// Holds records, each known by the slot it has in `entries`.
+///
+/// The table keeps nothing but slots, so that growing it moves 5 bytes a record, and takes the hash that chose the shard.
+///
+/// Invariant: every slot is in `table` once, and in one of the two indexes once, with the moment its record expires.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    entries: Chunks<Entry>,
+    table: HashTable<u32>,
+    unfinished: Heap,
+    completed: Heap,
+}
+
+impl Records {
+    /// Claims as [`Store::claim`](crate::Store::claim) says; `None` if a new record is needed and there is no room.
+    pub(super) fn claim(&mut self, id: Hashed<'_>, claim: &NewClaim, now: Moment, room: &Room) -> Option<Claim> {
+        let lease_until = clock::after(now, claim.lease.term);
+        let expires_at = clock::after(lease_until, claim.lease.unsettled);
+        match self.find(id) {
+            Some(slot) if self.entries[slot].expires_at <= now => drop(self.remove(slot, room)),
+            Some(slot) => {
+                let entry = &mut self.entries[slot];
+                let abandoned = entry.response.is_none() && entry.lease_until <= now;
+                if !abandoned || claim.replaces != Some(entry.token) {
+                    return Some(Claim::Existing(entry.read(now)));
+                }
+                entry.token = claim.token;
+                entry.fingerprint = claim.fingerprint;
+                entry.attempt = entry.attempt.saturating_add(1);
+                entry.lease_until = lease_until;
+                let attempt = entry.attempt;
+                self.postpone(slot, expires_at);
+                return Some(Claim::Acquired { attempt });
+            }
+            None => {}
+        }
+        if !room.admit(room::bytes_of(id.id)) {
+            return None;
+        }
+        self.insert(Entry {
+            id: id.id.clone(),
+            hash: id.hash,
+            token: claim.token,
+            fingerprint: claim.fingerprint,
+            lease_until,
+            expires_at,
+            response: None,
+            attempt: 1,
+            place: 0,
+        });
+        Some(Claim::Acquired { attempt: 1 })
+    }
+
+    pub(super) fn renew(&mut self, id: Hashed<'_>, token: Token, lease: Lease, now: Moment) -> Fenced {
+        match self.held(id, token, now) {
+            Some(slot) if self.entries[slot].response.is_none() => {
+                let lease_until = clock::after(now, lease.term);
+                self.entries[slot].lease_until = lease_until;
+                self.postpone(slot, clock::after(lease_until, lease.unsettled));
+                Fenced::Applied
+            }
+            _ => Fenced::Lost,
+        }
+    }
+
+    pub(super) fn complete(
+        &mut self,
+        id: Hashed<'_>,
+        token: Token,
+        response: &StoredResponse,
+        retention: Duration,
+        now: Moment,
+        room: &Room,
+    ) -> Fenced {
+        let Some(slot) = self.held(id, token, now) else { return Fenced::Lost };
+        if self.entries[slot].response.is_some() {
+            return Fenced::Applied;
+        }
+        room.add_response(response.as_encoded().len());
+        self.unschedule(slot);
+        self.entries[slot].response = Some(response.clone());
+        self.entries[slot].expires_at = clock::after(now, retention);
+        self.schedule(slot);
+        Fenced::Applied
+    }
+
+    pub(super) fn release(&mut self, id: Hashed<'_>, token: Token, now: Moment, room: &Room) -> Fenced {
+        match self.held(id, token, now) {
+            Some(slot) if self.entries[slot].response.is_none() => {
+                drop(self.remove(slot, room));
+                Fenced::Applied
+            }
+            _ => Fenced::Lost,
+        }
+    }
+
+    pub(super) fn lookup(&self, id: Hashed<'_>, now: Moment) -> Option<Record> {
+        self.find(id).map(|slot| &self.entries[slot]).filter(|entry| now < entry.expires_at).map(|it| it.read(now))
+    }
+
+    /// Moves at most `limit` expired records to `removed`.
+    pub(super) fn reclaim(&mut self, now: Moment, limit: usize, room: &Room, removed: &mut Vec<Entry>) {
+        for _ in 0..limit {
+            let due = [self.unfinished.first(), self.completed.first()].into_iter().flatten().find(|due| due.at <= now);
+            let Some(due) = due else { break };
+            removed.push(self.remove(due.slot as usize, room));
+        }
+    }
+
+    /// Removes the completed record that expires first.
+    pub(super) fn evict(&mut self, room: &Room) -> Option<Entry> {
+        self.completed.first().map(|due| self.remove(due.slot as usize, room))
+    }
+
+    /// Returns when the first record that is not completed expires, or [`NEVER`].
+    pub(super) fn first_unfinished(&self) -> Moment {
+        self.unfinished.first().map_or(NEVER, |due| due.at)
+    }
+
+    /// Returns when the first completed record expires, or [`NEVER`].
+    pub(super) fn first_completed(&self) -> Moment {
+        self.completed.first().map_or(NEVER, |due| due.at)
+    }
+
+    fn find(&self, id: Hashed<'_>) -> Option<usize> {
+        let entries = &self.entries;
+        self.table.find(id.hash, |slot| entries[*slot as usize].id == *id.id).map(|slot| *slot as usize)
+    }
+
+    /// Finds a record that is not over and carries the token.
+    fn held(&self, id: Hashed<'_>, token: Token, now: Moment) -> Option<usize> {
+        self.find(id).filter(|slot| now < self.entries[*slot].expires_at && self.entries[*slot].token == token)
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let slot = self.entries.len();
+        let name = u32::try_from(slot).expect("the records of a shard are fewer than 2^32, since they fit in memory");
+        let hash = entry.hash;
+        self.entries.push(entry);
+        let entries = &self.entries;
+        self.table.insert_unique(hash, name, |slot| entries[*slot as usize].hash);
+        self.schedule(slot);
+    }
+
+    fn remove(&mut self, slot: usize, room: &Room) -> Entry {
+        self.unschedule(slot);
+        self.rename(slot, None);
+        let last = self.entries.len() - 1;
+        if slot != last {
+            self.rename(last, Some(slot));
+        }
+        let entry = self.entries.swap_remove(slot);
+        if self.table.capacity() > 32 && self.table.len() < self.table.capacity() / 4 {
+            let entries = &self.entries;
+            self.table.shrink_to(2 * self.table.len(), |slot| entries[*slot as usize].hash);
+        }
+        room.give_back(entry.bytes());
+        entry
+    }
+
+    /// Makes table and index know the record at `slot` by another slot, or the table forget it.
+    fn rename(&mut self, slot: usize, to: Option<usize>) {
+        let entry = &self.entries[slot];
+        let found = self.table.find_entry(entry.hash, |name| *name as usize == slot);
+        let mut found = found.expect("every slot is in the table");
+        let Some(to) = to else {
+            found.remove();
+            return;
+        };
+        let to = u32::try_from(to).expect("a slot below another one is as small");
+        *found.get_mut() = to;
+        let place = entry.place;
+        self.index_of(slot).0.rename(place, to);
+    }
+
+    fn schedule(&mut self, slot: usize) {
+        let at = self.entries[slot].expires_at;
+        let name = u32::try_from(slot).expect("a slot was checked when its record was inserted");
+        let (index, entries) = self.index_of(slot);
+        index.push(Due { at, slot: name }, |slot, place| entries[slot as usize].place = place);
+    }
+
+    fn unschedule(&mut self, slot: usize) {
+        let place = self.entries[slot].place;
+        let (index, entries) = self.index_of(slot);
+        index.remove(place, |slot, place| entries[slot as usize].place = place);
+    }
+
+    fn postpone(&mut self, slot: usize, expires_at: Moment) {
+        self.entries[slot].expires_at = expires_at;
+        let place = self.entries[slot].place;
+        let (index, entries) = self.index_of(slot);
+        index.postpone(place, expires_at, |slot, place| entries[slot as usize].place = place);
+    }
+
+    fn index_of(&mut self, slot: usize) -> (&mut Heap, &mut Chunks<Entry>) {
+        let completed = self.entries[slot].response.is_some();
+        (if completed { &mut self.completed } else { &mut self.unfinished }, &mut self.entries)
+    }
+}
