@@ -4,7 +4,27 @@ use std::fmt;
 
 use sha2::{Digest as _, Sha256};
 
+mod frames;
+mod json;
+mod media;
+mod multipart;
+mod policy;
+mod run;
+
+pub use policy::Fingerprinter;
+pub(crate) use run::Run;
+
 /// SHA-256 over what makes two requests the same.
+///
+/// A retry must have the fingerprint of the first request; another one under the same key is a mismatch. A
+/// [`Fingerprinter`] says what goes in. Stores keep the 32 bytes and never compare them.
+///
+/// ```
+/// use tower_idempotency::Fingerprint;
+///
+/// let fingerprint = Fingerprint::from_bytes([7; 32]);
+/// assert_eq!(fingerprint.as_bytes(), &[7; 32]);
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint([u8; 32]);
 
@@ -41,29 +61,6 @@ impl Digest {
         self.0[..4].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
-/// stub
-#[derive(Debug, Clone, Default)]
-pub struct Fingerprinter {}
-pub(crate) struct Run(Sha256);
-impl Fingerprinter {
-    /// n
-    pub fn new() -> Self {
-        Self {}
-    }
-    pub(crate) fn start(&self, _head: &http::request::Parts, _scoped: bool) -> Run {
-        Run(Sha256::new())
-    }
-}
-impl Run {
-    pub(crate) fn update(&mut self, piece: &[u8]) {
-        self.0.update(piece)
-    }
-    pub(crate) fn finish(
-        self,
-        _policy: &Fingerprinter,
-        _head: &http::request::Parts,
-        _body: &bytes::Bytes,
-    ) -> Fingerprint {
-        Fingerprint(self.0.finalize().into())
-    }
-}
+
+#[cfg(test)]
+mod tests;

@@ -245,7 +245,7 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| {
             config.answers.profile = profile;
             if profile == Profile::Ietf {
-                config.key_syntax = config.key_syntax.clone().quoted_only();
+                config.key_syntax = config.key_syntax.quoted_only();
             }
         })
     }

@@ -171,10 +171,11 @@ impl Impls {
         let own: BTreeSet<_> = files.iter().flat_map(|(_, items)| items.iter().filter_map(name_of)).collect();
         for (file, items) in &files {
             let here: BTreeSet<_> = items.iter().filter_map(name_of).collect();
+            let conditions = conditions_of_file(sources, file);
             let owner = |name: &str| here.contains(name).then(|| (*file).to_owned());
             for item in items {
                 match item {
-                    Item::Impl(item) => found.add(item, owner, public, &own),
+                    Item::Impl(item) => found.add(item, &conditions, owner, public, &own),
                     // A macro of the crate that makes implementations shows only how it is called.
                     Item::Macro(item) if item.ident.is_none() => {
                         found.foreign.push(format!("    {}!({})", text(&item.mac.path), text(&item.mac.tokens)));
@@ -190,6 +191,7 @@ impl Impls {
     fn add(
         &mut self,
         item: &ItemImpl,
+        conditions: &[String],
         owner: impl Fn(&str) -> Option<String>,
         public: &BTreeSet<Target>,
         own: &BTreeSet<String>,
@@ -201,7 +203,7 @@ impl Impls {
             })
         };
         let of_type = last_name(&item.self_ty);
-        let (header, of_trait) = header(item);
+        let (header, of_trait) = header(item, conditions);
         if is_public(&of_type) {
             let key = (owner(&of_type), of_type);
             let lines = self.by_type.entry(key).or_default().entry(header).or_default();
@@ -227,8 +229,9 @@ impl Impls {
 }
 
 /// Returns the first line of an implementation, and the name of the trait.
-fn header(item: &ItemImpl) -> (String, Option<String>) {
-    let mut line = format!("    {}impl{}", prefix(&conditions_of(&item.attrs)), parameters(&item.generics));
+fn header(item: &ItemImpl, conditions: &[String]) -> (String, Option<String>) {
+    let conditions = [conditions, &conditions_of(&item.attrs)].concat();
+    let mut line = format!("    {}impl{}", prefix(&conditions), parameters(&item.generics));
     let mut name = None;
     if let Some(of) = &item.trait_ {
         // Only the path: polarity and `for` are written anew.
@@ -298,7 +301,9 @@ fn describe(sources: &Sources, target: &Target, name: &str, place: &Place, impls
     lines.extend(impls.of_type(target).flat_map(|(header, members)| {
         // An implementation without a trait and without a public member shows nothing to users.
         let shown = !members.is_empty() || header.contains(" for ");
-        if shown { [std::slice::from_ref(header), members].concat() } else { Vec::new() }
+        // What must be on for the item need not be said again.
+        let header = header.replacen(&prefix(&place.conditions), "", 1);
+        if shown { [&[header], &members[..]].concat() } else { Vec::new() }
     }));
     if matches!(item, Item::Trait(_)) {
         let mut headers = impls.by_trait.get(name).cloned().unwrap_or_default();
@@ -420,6 +425,17 @@ fn conditions_of(attributes: &[Attribute]) -> Vec<String> {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).map(text).collect()
 }
 
+/// Returns what must be on for a file to be compiled: what its `mod` says, and those above it.
+fn conditions_of_file(sources: &Sources, file: &str) -> Vec<String> {
+    let module = module_of(file);
+    let declaration = |depth: usize| {
+        let parent = if depth == 0 { "lib".to_owned() } else { module[..depth].join("/") };
+        let items = &sources.file(&parent).items;
+        items.iter().find(|item| matches!(item, Item::Mod(item) if item.ident == module[depth])).map(attributes)
+    };
+    (0..module.len()).filter_map(declaration).flat_map(conditions_of).collect()
+}
+
 fn prefix(conditions: &[String]) -> String {
     let mut seen = Vec::new();
     for condition in conditions {
@@ -451,13 +467,14 @@ fn parameters(generics: &Generics) -> String {
 }
 
 fn bounds(generics: &Generics) -> String {
-    generics.where_clause.as_ref().map(|clause| format!(" {}", text(clause).trim_end_matches(','))).unwrap_or_default()
+    generics.where_clause.as_ref().map(|clause| format!(" {}", text(clause))).unwrap_or_default()
 }
 
 /// Returns the source of a piece of syntax on one line.
 fn text(piece: &impl Spanned) -> String {
     let source = piece.span().source_text().unwrap_or_default();
     let line = source.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line = line.trim_end_matches(',');
     line.replace("( ", "(")
         .replace(", )", ")")
         .replace(" )", ")")
@@ -552,7 +569,7 @@ fn the_reader_shows_what_users_can_reach_and_nothing_else() {
 trait Store: Send
     fn get(&self) -> u8
     fn put(&self) { provided }
-    impl Store for Arc<u8>
+    #[cfg(feature = "kit")] impl Store for Arc<u8>
     also #[cfg(feature = "kit")] kit::Store
 
 #[cfg(feature = "kit")] mod kit

@@ -1,1 +1,5 @@
 //! The promises of the layer, tested over real sockets: HTTP/1.1 and HTTP/2.
+
+mod support;
+
+mod once;

@@ -38,9 +38,17 @@ impl Sources {
         Self::from_texts(&texts)
     }
 
-    /// Takes pairs of file name and text.
+    /// Takes pairs of file name and text. A file whose module is declared for tests only is left out.
     pub(crate) fn from_texts(texts: &[(&str, &str)]) -> Self {
-        Self(texts.iter().map(|(name, text)| ((*name).to_owned(), SourceFile::parse(name, text))).collect())
+        let mut files = BTreeMap::new();
+        let mut for_tests = BTreeSet::new();
+        for (name, text) in texts {
+            let (file, tests) = SourceFile::parse(name, text);
+            files.insert((*name).to_owned(), file);
+            for_tests.extend(tests.into_iter().map(|child| [module_of(name), vec![child]].concat().join("/")));
+        }
+        files.retain(|name, _| !for_tests.contains(name));
+        Self(files)
     }
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
@@ -79,10 +87,13 @@ impl Sources {
 }
 
 impl SourceFile {
-    fn parse(name: &str, text: &str) -> Self {
+    /// Returns the file, and the names of the modules that it declares for tests only.
+    fn parse(name: &str, text: &str) -> (Self, BTreeSet<String>) {
         let parsed = syn::parse_file(text).unwrap_or_else(|error| panic!("src/{name}.rs cannot be parsed: {error}"));
+        let declared = children(&parsed.items);
         let items = without_tests(parsed.items);
         let children = children(&items);
+        let for_tests = declared.difference(&children).cloned().collect();
         let module = module_of(name);
         let mut exports = BTreeMap::new();
         for item in &items {
@@ -97,7 +108,7 @@ impl SourceFile {
                 }
             }
         }
-        Self { items, children, exports }
+        (Self { items, children, exports }, for_tests)
     }
 }
 

@@ -1,0 +1,171 @@
+//! A server on a free port, clients that talk to it, and handlers that count their runs.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, StatusCode, request};
+use http_body_util::{BodyExt, Full};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto,
+    service::TowerToHyperService,
+};
+use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
+use tower::Service;
+
+/// Far more than anything here takes, so that only a hang runs into it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A server on a free port of the loopback interface; gone when dropped.
+pub(crate) struct Server {
+    pub(crate) addr: SocketAddr,
+    accepting: JoinHandle<()>,
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+impl Server {
+    pub(crate) fn uri(&self, path: &str) -> String {
+        format!("http://{}{path}", self.addr)
+    }
+}
+
+/// Serves an axum router (or any Tower service for hyper's bodies) over HTTP/1.1 and HTTP/2.
+pub(crate) async fn serve<S, B>(service: S) -> Server
+where
+    S: Service<Request<hyper::body::Incoming>, Response = http::Response<B>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let accepting = tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            let service = TowerToHyperService::new(service.clone());
+            tokio::spawn(async move {
+                let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
+            });
+        }
+    });
+    Server { addr, accepting }
+}
+
+/// Which version of HTTP a client speaks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Version {
+    Http1,
+    Http2,
+}
+
+pub(crate) const VERSIONS: [Version; 2] = [Version::Http1, Version::Http2];
+
+/// A client with a pool of connections.
+#[derive(Clone)]
+pub(crate) struct Http {
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+/// A response, read to its end.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    pub(crate) fn is_replay(&self) -> bool {
+        self.headers.get("idempotent-replayed").is_some_and(|value| value == "true")
+    }
+
+    /// The last part of the problem type, after checking that the answer is a well-formed problem document.
+    #[track_caller]
+    pub(crate) fn problem(&self) -> String {
+        assert_eq!(self.headers["content-type"], "application/problem+json", "{self:?}");
+        assert_eq!(self.headers["cache-control"], "no-store", "{self:?}");
+        let document: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
+        assert_eq!(document["status"], self.status.as_u16(), "{self:?}");
+        assert!(!self.is_replay(), "{self:?}");
+        document["type"].as_str().unwrap().rsplit(':').next().unwrap().to_owned()
+    }
+}
+
+impl Http {
+    pub(crate) fn new(version: Version) -> Self {
+        let mut builder = Client::builder(TokioExecutor::new());
+        let client = builder.http2_only(matches!(version, Version::Http2)).build_http();
+        Self { client }
+    }
+
+    pub(crate) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Answer, hyper_util::client::legacy::Error> {
+        let response =
+            tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time")?;
+        let (head, body) = response.into_parts();
+        let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time").expect("a whole body");
+        let trailers = body.trailers().cloned();
+        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
+    }
+
+    /// POSTs a body under a key.
+    pub(crate) async fn post(&self, server: &Server, path: &str, key: &str, body: &'static str) -> Answer {
+        self.send(keyed(server, path, key).body(Full::from(body)).unwrap()).await.unwrap()
+    }
+}
+
+/// Starts a POST request with a key.
+pub(crate) fn keyed(server: &Server, path: &str, key: &str) -> request::Builder {
+    Request::builder().method(Method::POST).uri(server.uri(path)).header("idempotency-key", key)
+}
+
+/// Counts the runs of a handler.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Runs(Arc<AtomicUsize>);
+
+impl Runs {
+    /// Counts one run and returns its number, from 1.
+    pub(crate) fn count(&self) -> usize {
+        self.0.fetch_add(1, Ordering::SeqCst) + 1
+    }
+
+    pub(crate) fn total(&self) -> usize {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    /// Waits until there were this many runs.
+    pub(crate) async fn reach(&self, runs: usize) {
+        eventually(|| self.total() >= runs).await;
+    }
+}
+
+/// Waits until a condition holds.
+#[track_caller]
+pub(crate) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let start = Instant::now();
+        while !condition() {
+            assert!(start.elapsed() < PATIENCE, "the condition at {caller} does not come true");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+}
