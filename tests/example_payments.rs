@@ -31,8 +31,8 @@ fn a_charge_is_made_once_and_its_answer_is_repeated_to_the_byte() {
     assert_eq!((retry.status, &retry.body), (201, &first.body));
     assert_eq!(retry.header("location"), first.header("location"));
 
-    assert_eq!(example.ledger(), [charge.clone()]);
     assert_eq!(example.get(&format!("/v1/charges/{id}")).json(), charge);
+    assert_eq!(example.ledger(), [charge]);
 }
 
 #[test]
@@ -231,9 +231,8 @@ fn the_printed_lines_work_when_pasted() {
 #[test]
 fn a_signal_lets_a_slow_charge_end() {
     for signal in ["TERM", "INT"] {
-        let mut example = Example::start(&["--delay-ms", "500"]);
-        let connection = example.connect("POST", "/v1/charges", Some("a"), "application/json", &charge(7));
-        thread::sleep(Duration::from_millis(150));
+        let mut example = Example::start(&["--delay-ms", "1000"]);
+        let connection = example.start_charge();
         example.signal(signal);
         assert_eq!(read(connection).status, 201, "{signal}");
         assert_eq!(example.exit_code(), Some(0), "{signal}");
@@ -244,14 +243,13 @@ fn a_signal_lets_a_slow_charge_end() {
 #[cfg(unix)]
 #[test]
 fn a_signal_lets_a_charge_end_whose_client_went_away() {
-    let mut example = Example::start(&["--delay-ms", "500"]);
-    drop(example.connect("POST", "/v1/charges", Some("a"), "application/json", &charge(7)));
-    thread::sleep(Duration::from_millis(150));
+    let mut example = Example::start(&["--delay-ms", "1500"]);
+    drop(example.start_charge());
     example.signal("TERM");
     assert!(example.next_line().starts_with("stopping: "));
     let line = example.next_line();
     assert!(line.starts_with("charge ch_"), "{line}");
-    assert_eq!(example.next_line(), "stopped: 0 guarded requests were left");
+    assert_eq!(example.next_line(), "stopped; guarded requests left: 0");
     assert_eq!(example.exit_code(), Some(0));
 }
 
@@ -259,8 +257,7 @@ fn a_signal_lets_a_charge_end_whose_client_went_away() {
 #[test]
 fn a_second_signal_ends_at_once() {
     let mut example = Example::start(&["--delay-ms", "60000"]);
-    let _connection = example.connect("POST", "/v1/charges", Some("a"), "application/json", &charge(7));
-    thread::sleep(Duration::from_millis(150));
+    let _connection = example.start_charge();
     example.signal("INT");
     assert!(example.next_line().starts_with("stopping: "));
     let second = Instant::now();
@@ -325,6 +322,15 @@ impl Example {
         let connect = |_| self.connect("POST", "/v1/charges", Some("a"), "application/json", &charge(500));
         let connections: Vec<_> = (0..times).map(connect).collect();
         connections.into_iter().map(read).collect()
+    }
+
+    /// Sends a charge, and returns when it runs. What tells that is a retry: it is refused as long as the first one runs.
+    #[cfg(unix)]
+    fn start_charge(&self) -> TcpStream {
+        let connection = self.connect("POST", "/v1/charges", Some("a"), "application/json", &charge(7));
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(self.charge(Some("a"), 7).status, 409);
+        connection
     }
 
     fn get(&self, path: &str) -> Answer {

@@ -1,7 +1,6 @@
 //! Charges: what a client may ask for, the ledger, and the handlers.
 
 use std::{
-    io::{self, Write},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
@@ -19,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tower_idempotency::Attempt;
 use uuid::Uuid;
 
-use crate::{object::Object, problem::Problem};
+use crate::{object::Object, problem::Problem, say};
 
 /// `POST /v1/charges`: charges a customer.
 pub(crate) async fn create(
@@ -97,8 +96,7 @@ impl Charge {
             Some(number) => format!("attempt {number}"),
             None => "without a key".to_owned(),
         };
-        // Unlike `println!`, this cannot panic when nobody reads the output any more.
-        let _ = writeln!(io::stdout(), "charge {} of {} {}, {attempt}", self.id, self.amount.0, self.currency.0);
+        say(format_args!("charge {} of {} {}, {attempt}", self.id, self.amount.0, self.currency.0));
     }
 }
 

@@ -15,7 +15,14 @@ mod problem;
 mod shutdown;
 mod store;
 
-use std::{io, net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -63,10 +70,10 @@ async fn serve(options: &Options) -> Result<usize, String> {
         let _ = stopped.await;
     });
     let server = tokio::spawn(server.into_future());
-    println!("{}", guide::text(address, options.profile));
+    say(guide::text(address, options.profile));
 
     signals.next().await;
-    println!("stopping: open requests have {} s to finish; a second signal ends at once", GRACE.as_secs());
+    say(format_args!("stopping: open requests have {} s to finish; a second signal ends at once", GRACE.as_secs()));
     let deadline = Instant::now() + GRACE;
     drop(stop);
     signals.exit_at_the_next();
@@ -74,7 +81,8 @@ async fn serve(options: &Options) -> Result<usize, String> {
     // First those whose clients still wait, then those whose clients went away: a charge is never cut in half.
     let in_time = tokio::time::timeout_at(deadline, server).await.is_ok();
     let left = layer.drain(deadline.saturating_duration_since(Instant::now())).await;
-    println!("stopped: {left} guarded requests were left");
+    let open = if in_time { "" } else { "; connections were still open" };
+    say(format_args!("stopped; guarded requests left: {left}{open}"));
     Ok(if in_time { left } else { left.max(1) })
 }
 
@@ -112,4 +120,10 @@ fn router(charges: Charges, layer: IdempotencyLayer<Arc<dyn Store>>) -> Router {
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, "This path does not have this method.")
         })
         .with_state(charges)
+}
+
+/// Prints a line. Unlike `println!`, it does not panic when nobody reads the output any more: that must stop neither a
+/// charge nor the end of the server.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
