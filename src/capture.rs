@@ -60,10 +60,10 @@ where
                     return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
                 }
             }
-            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
         }
     }
-    let stored = encoder.finish(trailers.as_ref());
+    let stored = encoder.finish(trailers.as_deref());
     let data = only.unwrap_or_else(|| stored.body());
     Captured::Whole(stored, Body::buffered(data, trailers))
 }
@@ -109,5 +109,5 @@ where
             limit.as_mut().poll(cx).map(|()| Next::TimeIsUp)
         }
     });
-    catch(frame).await.unwrap_or_else(Next::Panicked)
+    catch(|| frame).await.unwrap_or_else(Next::Panicked)
 }

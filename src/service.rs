@@ -11,13 +11,7 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use tower::Service;
 
-use crate::{
-    Body, Rejection, ResponseFuture,
-    flow::guard,
-    obligation::Obligation,
-    owned::refuse,
-    shared::Shared,
-};
+use crate::{Body, Rejection, ResponseFuture, flow::guard, obligation::Obligation, owned::refuse, shared::Shared};
 
 /// Runs each unsafe request with a key once, and answers its retries from the record.
 ///
@@ -80,7 +74,7 @@ where
         let ready = mem::replace(&mut self.inner, clone);
         let obligation = Arc::<Obligation>::default();
         let (head, body) = request.into_parts();
-        let flow = guard(Arc::clone(&self.shared), ready, head, body, key, Arc::clone(&obligation));
+        let flow = guard(Arc::clone(&self.shared), ready, Box::new(head), body, key, Arc::clone(&obligation));
         ResponseFuture::guarded(flow, obligation)
     }
 }
