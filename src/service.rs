@@ -63,7 +63,7 @@ where
             }
             return self.bypass(request);
         }
-        let key = match config.key_syntax.parse(lines) {
+        let key = match config.key_syntax().parse(lines) {
             Ok(key) => key,
             Err(error) => {
                 return ResponseFuture::answered(refuse(&self.shared, &Rejection::KeyMalformed(error)));
