@@ -23,6 +23,7 @@ use crate::{
 // Each request allocates this future, and a future has room for an async function's arguments twice. So this is a
 // function with a block, what is large or rare is boxed, and all of it stays below the size up to which common
 // allocators are at their fastest, 1 KiB.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger")]
 pub(crate) fn guard<S, B, R>(
     shared: Arc<Shared>,
     mut inner: S,

@@ -72,7 +72,7 @@ impl<'a> Owned<'a> {
     }
 
     /// Ends the claim by the handler's response: stores it, or releases the key.
-    // Not an async function: see `guard`.
+    // Not an async function, whose future would be larger; see `guard`.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
