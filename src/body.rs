@@ -88,7 +88,14 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Passed { body } => body.size_hint(),
-            Kind::Buffered { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Kind::Buffered { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
+            // No upper bound: with an exact size a server would send a Content-Length, and HTTP/1.1 has trailers behind
+            // chunks only.
+            Kind::Buffered { data, trailers: Some(_) } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(data.len() as u64);
+                hint
+            }
             Kind::Resumed { start, rest } => {
                 let start = start.len() as u64;
                 let rest = rest.size_hint();
