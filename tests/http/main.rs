@@ -1,5 +1,11 @@
 //! The promises of the layer, tested over real sockets: HTTP/1.1 and HTTP/2.
 
 mod support;
+mod wire;
 
+mod bad_input;
+mod limits;
 mod once;
+mod replay;
+mod streams;
+mod trailers;
