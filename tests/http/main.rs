@@ -4,8 +4,11 @@ mod support;
 mod wire;
 
 mod bad_input;
+mod layering;
 mod limits;
 mod once;
+mod raw;
 mod replay;
 mod streams;
+mod tenants;
 mod trailers;
