@@ -44,6 +44,11 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
         Self { kind: Kind::Buffered { data, trailers: trailers.map(Box::new) } }
     }
 
+    /// Holds a request body that was read to its end.
+    pub(crate) fn collected(body: Collected) -> Self {
+        Self::buffered(body.data, body.trailers)
+    }
+
     /// Gives out what was buffered already, then goes on with the rest.
     pub(crate) fn resumed(start: Bytes, rest: Pin<Box<B>>) -> Self {
         Self { kind: Kind::Resumed { start, rest } }
@@ -89,8 +94,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
         match &self.kind {
             Kind::Passed { body } => body.size_hint(),
             Kind::Buffered { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
-            // No upper bound: with an exact size a server would send a Content-Length, and HTTP/1.1 has trailers behind
-            // chunks only.
+            // No upper bound: with an exact size, a server of HTTP/1.1 would send `Content-Length` and no trailers.
             Kind::Buffered { data, trailers: Some(_) } => {
                 let mut hint = SizeHint::new();
                 hint.set_lower(data.len() as u64);

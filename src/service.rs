@@ -13,7 +13,9 @@ use tower::Service;
 
 use crate::{
     Body, Rejection, ResponseFuture,
-    flow::{Obligation, guard, refuse},
+    flow::guard,
+    obligation::Obligation,
+    owned::refuse,
     shared::Shared,
 };
 
@@ -73,7 +75,8 @@ where
         };
         let ready = self.take_ready();
         let obligation = Arc::<Obligation>::default();
-        let flow = guard(Arc::clone(&self.shared), ready, request, key, Arc::clone(&obligation));
+        let (head, body) = request.into_parts();
+        let flow = guard(Arc::clone(&self.shared), ready, head, body, key, Arc::clone(&obligation));
         ResponseFuture::guarded(flow, obligation)
     }
 }

@@ -35,22 +35,23 @@ pub(crate) enum Ended {
 }
 
 /// Ends a claim. If the store fails, the write is retried in the background for as long as a record is kept.
-pub(crate) async fn end(shared: &Arc<Shared>, id: RecordId, execution: Execution, ending: Ending) -> Ended {
-    match write(shared, &id, &execution, &ending).await {
+pub(crate) async fn end(shared: &Arc<Shared>, id: &RecordId, execution: Execution, ending: Ending) -> Ended {
+    match write(shared, id, &execution, &ending).await {
         Ok(Fenced::Applied) => return Ended::Durable,
         Ok(Fenced::Lost) => return Ended::Lost,
         Err(_) => {}
     }
     match Arc::clone(&shared.backlog).try_acquire_owned() {
         Ok(permit) => {
-            let shared = Arc::clone(shared);
+            let (shared, id) = (Arc::clone(shared), id.clone());
             tokio::spawn(async move {
                 let _permit = permit;
                 retry(&shared, &id, &execution, &ending).await
             });
             Ended::Retrying
         }
-        Err(_) => retry(shared, &id, &execution, &ending).await,
+        // Boxed, since it is rare.
+        Err(_) => Box::pin(retry(shared, id, &execution, &ending)).await,
     }
 }
 
