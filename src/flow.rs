@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     obligation::Obligation,
     owned::{Answer, Owned, refuse, replay},
+    replay::REPLAYED,
     shared::Shared,
     store::RecordId,
 };
@@ -47,7 +48,8 @@ where
         Acquired::Replay(response) => return Ok(replay(&response, is_head)),
         Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
         Acquired::Unprotected => {
-            let response = inner.call(Request::from_parts(head, Body::collected(body))).await?;
+            let mut response = inner.call(Request::from_parts(head, Body::collected(body))).await?;
+            response.headers_mut().remove(REPLAYED);
             return Ok(response.map(Body::passed));
         }
     };

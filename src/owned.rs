@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderName, Response};
+use http::Response;
 use http_body::Body as HttpBody;
 
 use crate::{
@@ -45,7 +45,8 @@ impl Owned {
                 self.abandon().await;
                 Err(refuse(&shared, &Rejection::OutcomeUnknown))
             }
-            Ok(Verdict::Answer(response)) => {
+            Ok(Verdict::Answer(mut response)) => {
+                response.headers_mut().remove(REPLAYED);
                 let stored = whole(&self.shared.config, &response);
                 let lost = self.complete(stored).await;
                 Err(lost.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
@@ -63,7 +64,7 @@ impl Owned {
         R: HttpBody<Data = Bytes>,
     {
         let (mut head, body) = response.into_parts();
-        head.headers.remove(HeaderName::from_static(REPLAYED));
+        head.headers.remove(REPLAYED);
         if !self.shared.config.is_stored(&head) {
             settle::end(&self.shared, &self.id, self.execution, Ending::Release).await;
             return Response::from_parts(head, Body::passed(body));

@@ -11,13 +11,7 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use tower::Service;
 
-use crate::{
-    Body, Rejection, ResponseFuture,
-    flow::guard,
-    obligation::Obligation,
-    owned::refuse,
-    shared::Shared,
-};
+use crate::{Body, Rejection, ResponseFuture, flow::guard, obligation::Obligation, owned::refuse, shared::Shared};
 
 /// Runs each unsafe request with a key once, and answers its retries from the record.
 ///

@@ -1,8 +1,10 @@
 //! Bad input costs nothing: no run, no record, and a connection that is usable or closed properly.
 
+use std::sync::Arc;
+
 use http::Response;
 use http_body_util::Full;
-use tower_idempotency::{IdempotencyLayer, KeySyntax, MemoryStore, Profile, Rejection};
+use tower_idempotency::{IdempotencyLayer, KeySyntax, MemoryStore, Profile, Rejection, Store};
 
 use crate::{
     support::{Answer, Http, Runs, Seen, Server, VERSIONS, guard, keyed, reply},
@@ -56,13 +58,14 @@ fn request(key_lines: &[&[u8]]) -> Vec<u8> {
     [&request, &b"\r\n{}"[..]].concat()
 }
 
-async fn counting(layer: &IdempotencyLayer<MemoryStore>, runs: &Runs) -> Server {
+async fn counting<S: Store>(layer: &IdempotencyLayer<S>, runs: &Runs) -> Server {
     guard(layer, runs, |seen: Seen| reply(Response::builder().status(201), format!("run {}", seen.run))).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_malformed_key_is_refused_and_leaves_nothing_behind() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
     let server = counting(&layer, &runs).await;
     let mut wire = Wire::connect(&server).await;
     for line in malformed() {
@@ -71,14 +74,15 @@ async fn a_malformed_key_is_refused_and_leaves_nothing_behind() {
         assert_eq!(answer.status, 400, "{:?}", String::from_utf8_lossy(&line));
         assert_eq!(answer.problem(), "key-malformed");
         assert_eq!(answer.values("cache-control"), [b"no-store"]);
-        assert_eq!((runs.total(), layer.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
     }
     assert_eq!(wire.post("good", "{}").await.body, b"run 1", "the connection is usable");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_control_byte_in_a_key_never_runs_the_handler() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
     let server = counting(&layer, &runs).await;
     for byte in (0..0x20).chain([0x7F]).filter(|byte| !b"\t\n\r".contains(byte)) {
         for line in [[b'a', byte, b'b'].to_vec(), [b'"', byte, b'"'].to_vec()] {
@@ -87,13 +91,14 @@ async fn a_control_byte_in_a_key_never_runs_the_handler() {
             assert_eq!(wire.answer().await.status, 400, "{line:?}");
         }
     }
-    assert_eq!((runs.total(), layer.store().len()), (0, 0));
+    assert_eq!((runs.total(), store.len()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_in_two_lines_is_refused_be_they_equal_or_not() {
     for version in VERSIONS {
-        let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+        let store = Arc::new(MemoryStore::new());
+        let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
         let server = counting(&layer, &runs).await;
         let http = Http::new(version);
         for second in ["a", "b", "\"a\"", ""] {
@@ -101,7 +106,7 @@ async fn a_key_in_two_lines_is_refused_be_they_equal_or_not() {
             let answer = http.send(request.body(Full::default()).unwrap()).await.unwrap();
             assert_eq!((answer.status.as_u16(), answer.problem().as_str()), (400, "key-malformed"));
         }
-        assert_eq!((runs.total(), layer.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
     }
 }
 
@@ -139,7 +144,8 @@ async fn quoted_and_bare_are_one_key_and_another_case_is_another() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_mismatch_does_no_damage() {
     for version in VERSIONS {
-        let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+        let store = Arc::new(MemoryStore::new());
+        let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
         let server = counting(&layer, &runs).await;
         let http = Http::new(version);
         let first = http.post(&server, "/", "k", "{\"amount\":1}").await;
@@ -149,7 +155,7 @@ async fn a_mismatch_does_no_damage() {
         assert_eq!((other.status.as_u16(), other.problem().as_str()), (400, "key-reused"));
         assert_eq!(elsewhere.problem(), "key-reused");
         assert!(!first.is_replay() && retry.is_replay());
-        assert_eq!((first.body, runs.total(), layer.store().len()), (retry.body, 1, 1));
+        assert_eq!((first.body, runs.total(), store.len()), (retry.body, 1, 1));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests that are not taken: without a key, too large, broken off; and configurations that are none.
 
-use std::{panic::catch_unwind, time::Duration};
+use std::{panic::catch_unwind, sync::Arc, time::Duration};
 
 use http::{HeaderName, Method, Request, Response};
 use http_body_util::Full;
@@ -9,14 +9,14 @@ use tokio::{
     net::TcpStream,
     time::timeout,
 };
-use tower_idempotency::{IdempotencyLayer, MemoryStore};
+use tower_idempotency::{IdempotencyLayer, MemoryStore, Store};
 
 use crate::{
     support::{Http, PATIENCE, Runs, Seen, Server, VERSIONS, guard, keyed, reply},
     wire::Wire,
 };
 
-async fn counting(layer: &IdempotencyLayer<MemoryStore>, runs: &Runs) -> Server {
+async fn counting<S: Store>(layer: &IdempotencyLayer<S>, runs: &Runs) -> Server {
     guard(layer, runs, |seen: Seen| reply(Response::builder().status(201), seen.body.len().to_string())).await
 }
 
@@ -24,19 +24,21 @@ async fn counting(layer: &IdempotencyLayer<MemoryStore>, runs: &Runs) -> Server 
 async fn a_request_without_a_key_runs_each_time_or_is_refused_where_keys_are_required() {
     for version in VERSIONS {
         let http = Http::new(version);
-        let (optional, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+        let (store, runs) = (Arc::new(MemoryStore::new()), Runs::default());
+        let optional = IdempotencyLayer::new(Arc::clone(&store));
         let server = counting(&optional, &runs).await;
         let send = |server: &Server| http.send(Request::post(server.uri("/")).body(Full::default()).unwrap());
         for run in 1..=2 {
             assert_eq!(send(&server).await.unwrap().status, 201);
-            assert_eq!((runs.total(), optional.store().len()), (run, 0));
+            assert_eq!((runs.total(), store.len()), (run, 0));
         }
 
-        let (required, runs) = (IdempotencyLayer::new(MemoryStore::new()).require_key(), Runs::default());
+        let (store, runs) = (Arc::new(MemoryStore::new()), Runs::default());
+        let required = IdempotencyLayer::new(Arc::clone(&store)).require_key();
         let server = counting(&required, &runs).await;
         let refused = send(&server).await.unwrap();
         assert_eq!((refused.status.as_u16(), refused.problem().as_str()), (400, "key-missing"));
-        assert_eq!((runs.total(), required.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
         let get = http.send(Request::get(server.uri("/")).body(Full::default()).unwrap()).await.unwrap();
         assert_eq!((get.status.as_u16(), runs.total()), (201, 1), "a method that is not guarded needs no key");
     }
@@ -45,7 +47,8 @@ async fn a_request_without_a_key_runs_each_time_or_is_refused_where_keys_are_req
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_is_read_from_the_header_that_is_configured_and_from_no_other() {
     let name = HeaderName::from_static("paypal-request-id");
-    let layer = IdempotencyLayer::new(MemoryStore::new()).header(name.clone());
+    let store = Arc::new(MemoryStore::new());
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).header(name.clone());
     let runs = Runs::default();
     let server = counting(&layer, &runs).await;
     let http = Http::new(VERSIONS[0]);
@@ -54,12 +57,13 @@ async fn the_key_is_read_from_the_header_that_is_configured_and_from_no_other() 
         assert!(!send().await.unwrap().is_replay());
         assert_eq!(send().await.unwrap().is_replay(), replay, "{name}");
     }
-    assert_eq!((runs.total(), layer.store().len()), (3, 1));
+    assert_eq!((runs.total(), store.len()), (3, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_up_to_the_limit_is_taken_and_one_byte_more_is_refused() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()).request_limit(1000), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)).request_limit(1000), Runs::default());
     let server = counting(&layer, &runs).await;
     for (len, taken) in [(1000, true), (1001, false)] {
         for version in VERSIONS {
@@ -79,14 +83,15 @@ async fn a_body_up_to_the_limit_is_taken_and_one_byte_more_is_refused() {
             .await;
         assert_eq!(wire.answer().await.status, if taken { 201 } else { 413 });
     }
-    assert_eq!((runs.total(), layer.store().len()), (3, 3));
+    assert_eq!((runs.total(), store.len()), (3, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endless_upload_is_cut_off_at_the_limit() {
     const GIB: usize = 1 << 30;
     for framing in ["transfer-encoding: chunked", "content-length: 1073741824"] {
-        let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+        let store = Arc::new(MemoryStore::new());
+        let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
         let server = counting(&layer, &runs).await;
         let (mut from_server, mut to_server) = TcpStream::connect(server.addr).await.unwrap().into_split();
         let upload = async {
@@ -109,13 +114,14 @@ async fn an_endless_upload_is_cut_off_at_the_limit() {
         // What the server did not read is in the buffers of the kernel, a few MiB.
         assert!(sent < GIB / 16, "{framing}: {sent} bytes were taken");
         assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 413 "), "{:?}", String::from_utf8_lossy(&answer));
-        assert_eq!((runs.total(), layer.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_breaks_off_runs_nothing_and_leaves_the_key_free() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
     let server = counting(&layer, &runs).await;
     let head = "POST /pay HTTP/1.1\r\nhost: a.example\r\nidempotency-key: k\r\n";
     for broken in [
@@ -129,7 +135,7 @@ async fn a_body_that_breaks_off_runs_nothing_and_leaves_the_key_free() {
         wire.half_close().await;
         let rest = wire.rest().await;
         assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 400 "), "{:?}", String::from_utf8_lossy(&rest));
-        assert_eq!((runs.total(), layer.store().len()), (0, 0), "{broken:?}");
+        assert_eq!((runs.total(), store.len()), (0, 0), "{broken:?}");
     }
     assert_eq!(Wire::connect(&server).await.post("k", "whole").await.body, b"5");
 }

@@ -5,14 +5,14 @@ use std::{convert::Infallible, sync::Arc};
 use http::{Request, Response};
 use tokio::sync::Semaphore;
 use tower::{Layer, service_fn};
-use tower_idempotency::{Body, IdempotencyLayer, MemoryStore, Scope};
+use tower_idempotency::{Body, IdempotencyLayer, MemoryStore, Scope, Store};
 
 use crate::{
     support::{Reply, Runs, Seen, Server, guard, reply, serve},
     wire::{Wire, post},
 };
 
-async fn counting(layer: &IdempotencyLayer<MemoryStore>, runs: &Runs) -> Server {
+async fn counting<S: Store>(layer: &IdempotencyLayer<S>, runs: &Runs) -> Server {
     let handler = |seen: Seen| {
         let body = format!("run {} of {}", seen.run, String::from_utf8_lossy(&seen.body));
         reply(Response::builder().status(201), body)
@@ -22,7 +22,8 @@ async fn counting(layer: &IdempotencyLayer<MemoryStore>, runs: &Runs) -> Server 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_a_body_and_then_nothing_leaves_the_key_free() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
     let server = counting(&layer, &runs).await;
     let whole = post("k", "0123456789");
 
@@ -35,7 +36,7 @@ async fn half_a_body_and_then_nothing_leaves_the_key_free() {
     let rest = ended.rest().await;
     assert!(rest.is_empty() || rest.starts_with(b"HTTP/1.1 400 "), "{:?}", String::from_utf8_lossy(&rest));
 
-    assert_eq!((runs.total(), layer.store().len()), (0, 0));
+    assert_eq!((runs.total(), store.len()), (0, 0));
     assert_eq!(Wire::connect(&server).await.post("k", "0123456789").await.body, b"run 1 of 0123456789");
 }
 
@@ -208,12 +209,13 @@ async fn a_request_that_comes_byte_by_byte_is_one_request() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_key_folded_over_two_lines_is_refused() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+    let store = Arc::new(MemoryStore::new());
+    let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
     let server = counting(&layer, &runs).await;
     for folded in ["half\r\n  half", "\r\n half", "\"half\r\n\thalf\""] {
         let mut wire = Wire::connect(&server).await;
         wire.send(post(folded, "")).await;
         assert_eq!(wire.answer().await.status, 400);
     }
-    assert_eq!((runs.total(), layer.store().len()), (0, 0));
+    assert_eq!((runs.total(), store.len()), (0, 0));
 }

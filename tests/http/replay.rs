@@ -1,5 +1,7 @@
 //! A replay is the first answer: status, header lines, body.
 
+use std::sync::Arc;
+
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body_util::Full;
 use tower_idempotency::{IdempotencyLayer, MemoryStore, NothingExecuted};
@@ -112,7 +114,8 @@ async fn an_answer_marked_as_nothing_executed_is_not_stored() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_predicate_says_which_answers_are_stored() {
-    let layer = IdempotencyLayer::new(MemoryStore::new()).store_when(|head| head.headers.contains_key("x-keep"));
+    let store = Arc::new(MemoryStore::new());
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).store_when(|head| head.headers.contains_key("x-keep"));
     let runs = Runs::default();
     let handler = |seen: Seen| {
         let head = Response::builder().status(503);
@@ -125,7 +128,7 @@ async fn a_predicate_says_which_answers_are_stored() {
         assert!(!http.post(&server, path, key, "").await.is_replay());
         assert_eq!(http.post(&server, path, key, "").await.is_replay(), replays);
     }
-    assert_eq!((runs.total(), layer.store().len()), (3, 1));
+    assert_eq!((runs.total(), store.len()), (3, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,23 +235,5 @@ async fn a_coded_body_is_replayed_with_its_coding_and_is_not_coded_again() {
         assert!(retry.is_replay());
         assert_eq!(retry.headers["content-encoding"], "gzip");
         assert_eq!(&retry.body[..], coded);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_first_answer_never_carries_the_marker_of_a_replay() {
-    let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
-    let handler = |seen: Seen| {
-        let head = Response::builder().status(if seen.head.uri.path() == "/stored" { 200 } else { 503 });
-        reply(head.header("Idempotent-Replayed", "true").header("Idempotent-Replayed", "again"), "")
-    };
-    let server = guard(&layer, &runs, handler).await;
-    let http = Http::new(VERSIONS[0]);
-
-    assert!(!http.post(&server, "/stored", "a", "").await.headers.contains_key("idempotent-replayed"));
-    let retry = http.post(&server, "/stored", "a", "").await;
-    assert_eq!(retry.headers.get_all("idempotent-replayed").iter().collect::<Vec<_>>(), ["true"]);
-    for _ in 0..2 {
-        assert!(!http.post(&server, "/refused", "b", "").await.headers.contains_key("idempotent-replayed"));
     }
 }

@@ -12,15 +12,16 @@ use tower_idempotency::{IdempotencyLayer, MemoryStore, Scope};
 use crate::support::{Answer, Http, Runs, Server, VERSIONS, keyed, serve};
 
 /// A server whose handler tells tenant and run; `Authorization` names the tenant where there is a scope.
-async fn tenants(scoped: bool, runs: &Runs) -> (IdempotencyLayer<Arc<MemoryStore>>, Server) {
-    let mut layer = IdempotencyLayer::new(Arc::new(MemoryStore::new()));
+async fn tenants(scoped: bool, runs: &Runs) -> (Arc<MemoryStore>, Server) {
+    let store = Arc::new(MemoryStore::new());
+    let mut layer = IdempotencyLayer::new(Arc::clone(&store));
     if scoped {
         let tenant = |value: &HeaderValue| Scope::new(value.to_str().unwrap());
         layer = layer.scope(move |head| head.headers.get("authorization").map(tenant));
     }
     let runs = runs.clone();
     let app = Router::new().route("/pay", post(async move || format!("run {}", runs.count())));
-    (layer.clone(), serve(app.layer(layer)).await)
+    (store, serve(app.layer(layer)).await)
 }
 
 async fn post_as(http: &Http, server: &Server, tenant: Option<&str>) -> Answer {
@@ -63,12 +64,12 @@ async fn without_a_scope_another_caller_gets_a_mismatch_and_never_the_answer() {
 async fn an_unknown_caller_is_refused_and_runs_nothing() {
     for version in VERSIONS {
         let runs = Runs::default();
-        let (layer, server) = tenants(true, &runs).await;
+        let (store, server) = tenants(true, &runs).await;
         for nobody in [None, Some("")] {
             let answer = post_as(&Http::new(version), &server, nobody).await;
             assert_eq!((answer.status, answer.problem().as_str()), (StatusCode::UNAUTHORIZED, "unknown-caller"));
         }
-        assert_eq!((runs.total(), layer.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
     }
 }
 
