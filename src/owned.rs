@@ -7,7 +7,7 @@ use http::Response;
 use http_body::Body as HttpBody;
 
 use crate::{
-    Body, Fingerprint, Rejection, StoredResponse,
+    Body, Fingerprint, NothingExecuted, Rejection, StoredResponse,
     capture::{Captured, capture, whole},
     catch::catch,
     config::{Abandoned, Ask, Verdict},
@@ -124,7 +124,9 @@ pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head
     Response::from_parts(head, Body::buffered(data, trailers))
 }
 
-/// Makes the answer for a rejection.
+/// Makes the answer for a rejection. It is not the answer of the key for another layer of this kind around this one.
 pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection) -> Answer<R> {
-    shared.config.answers.render(rejection).map(|data| Body::buffered(data, None))
+    let mut answer = shared.config.answers.render(rejection);
+    answer.extensions_mut().insert(NothingExecuted);
+    answer.map(|data| Body::buffered(data, None))
 }
