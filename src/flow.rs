@@ -43,11 +43,12 @@ where
     };
     let id = RecordId::new(scope, key);
     let is_head = head.method == Method::HEAD;
-    let (execution, attempt) = match acquire(&shared, &id, fingerprint, &obligation).await {
+    let outside = head.extensions.get::<Attempt>().map(Attempt::token);
+    let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
         Acquired::Owner(execution, attempt) => (execution, attempt),
         Acquired::Replay(response) => return Ok(replay(&response, is_head)),
         Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
-        Acquired::Unprotected => {
+        Acquired::Unprotected | Acquired::Outside => {
             let mut response = inner.call(Request::from_parts(head, Body::collected(body))).await?;
             response.headers_mut().remove(REPLAYED);
             return Ok(response.map(Body::passed));
@@ -64,7 +65,7 @@ where
         }
     }
 
-    head.extensions.insert(Attempt::new(owned.id.clone(), attempt));
+    head.extensions.insert(Attempt::new(owned.id.clone(), attempt, owned.execution.token()));
     let called = catch_now(|| inner.call(Request::from_parts(head, Body::collected(body))));
     let response = match called {
         Ok(running) => catch(running).await,

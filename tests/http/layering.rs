@@ -6,11 +6,12 @@ use axum::{Router, extract::Request, middleware::map_request, routing::post};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::Full;
+use tokio::sync::Semaphore;
 use tower::{Layer, ServiceBuilder, service_fn};
 use tower_http::{compression::CompressionLayer, limit::RequestBodyLimitLayer};
 use tower_idempotency::{Attempt, Body, IdempotencyLayer, MemoryStore, Store};
 
-use crate::support::{Answer, Http, Runs, VERSIONS, keyed, serve};
+use crate::support::{Answer, Http, PATIENCE, Runs, VERSIONS, keyed, serve};
 
 /// Routes `path` to a handler that tells the number of its run.
 fn route(path: &str, name: &'static str, runs: &Runs) -> Router {
@@ -70,7 +71,8 @@ async fn an_inner_layer_may_rewrite_uri_headers_and_body_and_strip_the_key() {
             head.extensions.remove::<Attempt>();
             Request::from_parts(head, axum::body::Body::from("rewritten"))
         };
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let app = route("/pay", "run", &runs).layer(map_request(rewrite)).layer(layer.clone());
         let server = serve(app).await;
         let http = Http::new(version);
@@ -78,7 +80,7 @@ async fn an_inner_layer_may_rewrite_uri_headers_and_body_and_strip_the_key() {
         assert_eq!((first.status, first.is_replay()), (StatusCode::CREATED, false));
         assert!(http.post(&server, "/pay", "k", "{}").await.is_replay());
         assert_eq!(http.post(&server, "/pay", "k", "[]").await.problem(), "key-reused");
-        assert_eq!((runs.total(), layer.store().len()), (1, 1));
+        assert_eq!((runs.total(), store.len()), (1, 1));
     }
 }
 
@@ -126,7 +128,8 @@ async fn compression_outside_or_inside_codes_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_outer_layer_refuses_is_not_recorded() {
     for version in VERSIONS {
-        let (layer, runs) = (IdempotencyLayer::new(MemoryStore::new()), Runs::default());
+        let store = Arc::new(MemoryStore::new());
+        let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)), Runs::default());
         let authenticate = axum::middleware::from_fn(async |request: Request, next: axum::middleware::Next| {
             if request.headers().contains_key("authorization") {
                 next.run(request).await
@@ -143,7 +146,7 @@ async fn what_an_outer_layer_refuses_is_not_recorded() {
             http.send(keyed(&server, "/pay", "k").header("authorization", "a").body(Full::from(body)).unwrap())
         };
         assert_eq!(send("too long").await.unwrap().status, StatusCode::PAYLOAD_TOO_LARGE);
-        assert_eq!((runs.total(), layer.store().len()), (0, 0));
+        assert_eq!((runs.total(), store.len()), (0, 0));
         assert_eq!(send("{}").await.unwrap().body, "run 1");
         assert_eq!(http.post(&server, "/pay", "k", "{}").await.status, StatusCode::UNAUTHORIZED, "not the answer");
         assert!(send("{}").await.unwrap().is_replay());
@@ -174,5 +177,49 @@ async fn no_framework_is_needed_and_a_store_may_be_a_trait_object() {
             let answer = Http::new(version).post(server, "/", &key, "").await;
             assert_eq!((&answer.body[..], answer.is_replay()), (&b"no framework"[..], nr > 0), "one store behind all");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_layer_twice_in_one_stack_runs_the_handler_once() {
+    for version in VERSIONS {
+        let store = Arc::new(MemoryStore::new());
+        let (layer, runs) = (IdempotencyLayer::new(Arc::clone(&store)).wait(PATIENCE), Runs::default());
+        let nested = Router::new().nest("/v1", route("/pay", "run", &runs).layer(layer.clone()));
+        let server = serve(nested.layer(layer.clone())).await;
+        let http = Http::new(version);
+        let first = http.post(&server, "/v1/pay", "k", "{}").await;
+        assert_eq!((&first.body[..], first.is_replay()), (&b"run 1"[..], false));
+        assert!(http.post(&server, "/v1/pay", "k", "{}").await.is_replay());
+        assert_eq!((runs.total(), store.len()), (1, 1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_inner_layer_of_ours_refuses_is_not_recorded_by_an_outer_one() {
+    for version in VERSIONS {
+        let store = Arc::new(MemoryStore::new());
+        let outer = IdempotencyLayer::new(Arc::clone(&store));
+        let inner = IdempotencyLayer::new(MemoryStore::new());
+        let (runs, gate) = (Runs::default(), Arc::new(Semaphore::new(0)));
+        let (counted, opened) = (runs.clone(), Arc::clone(&gate));
+        let handler = post(async move || {
+            counted.count();
+            opened.acquire().await.unwrap().forget();
+        });
+        let app = Router::new().route("/pay", handler).layer(inner);
+        let (one, two) = (serve(app.clone()).await, serve(app.layer(outer)).await);
+        let http = Http::new(version);
+        let through_both = async {
+            runs.reach(1).await;
+            let refused = http.post(&two, "/pay", "k", "").await;
+            gate.add_permits(1);
+            refused
+        };
+        let (first, refused) = tokio::join!(http.post(&one, "/pay", "k", ""), through_both);
+        assert_eq!((first.status, refused.problem().as_str()), (StatusCode::OK, "in-flight"));
+        assert_eq!(store.len(), 0, "a refusal is not the answer of the key");
+        assert_eq!(http.post(&two, "/pay", "k", "").await.status, StatusCode::OK);
+        assert_eq!(runs.total(), 1);
     }
 }
