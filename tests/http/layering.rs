@@ -2,9 +2,14 @@
 
 use std::{convert::Infallible, io::Read, sync::Arc};
 
-use axum::{Router, extract::Request, middleware::map_request, routing::post};
+use axum::{
+    Router,
+    extract::Request,
+    middleware::map_request,
+    routing::{get, post},
+};
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Method, Response, StatusCode};
 use http_body_util::Full;
 use tokio::sync::Semaphore;
 use tower::{Layer, ServiceBuilder, service_fn};
@@ -221,5 +226,20 @@ async fn what_an_inner_layer_of_ours_refuses_is_not_recorded_by_an_outer_one() {
         assert_eq!(store.len(), 0, "a refusal is not the answer of the key");
         assert_eq!(http.post(&two, "/pay", "k", "").await.status, StatusCode::OK);
         assert_eq!(runs.total(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn head_answered_by_a_get_route_is_replayed_without_a_body() {
+    for version in VERSIONS {
+        let layer = IdempotencyLayer::new(MemoryStore::new()).methods([Method::HEAD, Method::GET]);
+        let server = serve(Router::new().route("/", get(async || "seven b")).layer(layer)).await;
+        let http = Http::new(version);
+        for replay in [false, true] {
+            let request = keyed(&server, "/", "k").method(Method::HEAD).body(Full::default()).unwrap();
+            let answer = http.send(request).await.unwrap();
+            assert_eq!((answer.is_replay(), &answer.body[..]), (replay, &b""[..]));
+            assert_eq!(answer.headers["content-length"], "7");
+        }
     }
 }

@@ -1,9 +1,14 @@
 //! Requests that are not taken: without a key, too large, broken off; and configurations that are none.
 
-use std::{panic::catch_unwind, sync::Arc, time::Duration};
+use std::{io, panic::catch_unwind, sync::Arc, time::Duration};
 
+use bytes::Bytes;
+use futures_util::stream;
 use http::{HeaderName, Method, Request, Response};
-use http_body_util::Full;
+use http_body::Frame;
+use http_body_util::{Full, StreamBody};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -184,4 +189,48 @@ async fn the_longest_durations_work() {
     let http = Http::new(VERSIONS[0]);
     assert_eq!(http.post(&server, "/", "k", "abc").await.status, 201);
     assert!(http.post(&server, "/", "k", "abc").await.is_replay());
+}
+
+/// Sends one request over HTTP/2 with a body of any shape.
+async fn send_over_http_2<B>(request: Request<B>) -> hyper::Result<Response<Incoming>>
+where
+    B: http_body::Body<Data = Bytes, Error = io::Error> + Unpin + Send + 'static,
+{
+    let stream = TokioIo::new(TcpStream::connect(request.uri().authority().unwrap().as_str()).await.unwrap());
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+    tokio::spawn(connection);
+    timeout(PATIENCE, sender.send_request(request)).await.expect("an answer in time")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_upload_over_http_2_is_cut_off_at_the_limit() {
+    let (store, runs, pieces) = (Arc::new(MemoryStore::new()), Runs::default(), Runs::default());
+    let server = counting(&IdempotencyLayer::new(Arc::clone(&store)), &runs).await;
+    let counted = pieces.clone();
+    let endless = stream::repeat_with(move || {
+        counted.count();
+        Ok(Frame::data(Bytes::from_static(&[b'a'; 0x10000])))
+    });
+    let answer = send_over_http_2(keyed(&server, "/", "k").body(StreamBody::new(endless)).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    assert!(pieces.total() < 1024, "{} pieces of 64 KiB were taken for a limit of 1 MiB", pieces.total());
+    assert_eq!((runs.total(), store.len()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_body_that_breaks_off_over_http_2_runs_nothing_and_leaves_the_key_free() {
+    let (store, runs) = (Arc::new(MemoryStore::new()), Runs::default());
+    let server = counting(&IdempotencyLayer::new(Arc::clone(&store)), &runs).await;
+    let half = || Ok(Frame::data(Bytes::from_static(b"half")));
+
+    let reset = StreamBody::new(stream::iter([half(), Err(io::ErrorKind::BrokenPipe.into())]));
+    let reset = send_over_http_2(keyed(&server, "/", "k").body(reset).unwrap()).await;
+    let short = StreamBody::new(stream::iter([half()]));
+    let short = keyed(&server, "/", "k").header("content-length", "5").body(short).unwrap();
+    let short = send_over_http_2(short).await;
+    for answer in [reset, short] {
+        assert!(answer.is_err() || answer.unwrap().status() == 400);
+    }
+    assert_eq!((runs.total(), store.len()), (0, 0));
+    assert_eq!(Http::new(VERSIONS[1]).post(&server, "/", "k", "whole").await.body, "5");
 }

@@ -41,6 +41,8 @@ impl WireAnswer {
     #[track_caller]
     pub(crate) fn problem(&self) -> String {
         assert_eq!(self.values("content-type"), [b"application/problem+json"], "{self:?}");
+        assert_eq!(self.values("cache-control"), [b"no-store"], "{self:?}");
+        assert!(!self.is_replay(), "{self:?}");
         let document: serde_json::Value = serde_json::from_slice(&self.body).unwrap();
         assert_eq!(document["status"], self.status, "{self:?}");
         document["type"].as_str().unwrap().rsplit(':').next().unwrap().to_owned()
