@@ -40,7 +40,10 @@ pub(crate) fn make_replay(head: &mut Parts, body_len: usize, is_head: bool) {
         }
     };
     if stated.is_some() && !stays {
-        head.headers.remove(header::CONTENT_LENGTH);
+        // Not `remove`: it puts the last header into the place of the removed one, and the lines have an order.
+        let headers = std::mem::take(&mut head.headers);
+        let stay = headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
+        head.headers = stay.map(|(name, value)| (name.clone(), value.clone())).collect();
     }
     head.headers.insert(HeaderName::from_static(REPLAYED), HeaderValue::from_static("true"));
 }

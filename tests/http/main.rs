@@ -1,5 +1,16 @@
 //! The promises of the layer, tested over real sockets: HTTP/1.1 and HTTP/2.
 
 mod support;
+mod wire;
 
+mod bad_input;
+mod layering;
+mod limits;
+mod marker;
 mod once;
+mod raw;
+mod readiness;
+mod replay;
+mod streams;
+mod tenants;
+mod trailers;

@@ -1,6 +1,7 @@
 //! A server on a free port, clients that talk to it, and handlers that count their runs.
 
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{
         Arc,
@@ -10,8 +11,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, request};
-use http_body_util::{BodyExt, Full};
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, request, response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
@@ -19,7 +23,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
-use tower::Service;
+use tower::{Layer, Service, service_fn};
+use tower_idempotency::{Body, IdempotencyLayer, Store};
 
 /// Far more than anything here takes, so that only a hang runs into it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -126,6 +131,11 @@ impl Http {
         Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
     }
 
+    /// Sends a request and returns as soon as the head of the answer is there.
+    pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time").unwrap()
+    }
+
     /// POSTs a body under a key.
     pub(crate) async fn post(&self, server: &Server, path: &str, key: &str, body: &'static str) -> Answer {
         self.send(keyed(server, path, key).body(Full::from(body)).unwrap()).await.unwrap()
@@ -168,4 +178,53 @@ pub(crate) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = (
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
+}
+
+/// A response body of any shape.
+pub(crate) type Reply = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What a handler of [`guard`] sees.
+pub(crate) struct Seen {
+    /// The number of this run, from 1.
+    pub(crate) run: usize,
+    pub(crate) head: request::Parts,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// Serves one handler behind a layer, without a framework, and counts its runs.
+pub(crate) async fn guard<S: Store>(
+    layer: &IdempotencyLayer<S>,
+    runs: &Runs,
+    handler: impl Fn(Seen) -> Response<Reply> + Clone + Send + 'static,
+) -> Server {
+    let runs = runs.clone();
+    let service = service_fn(move |request: Request<Body<Incoming>>| {
+        let (run, handler) = (runs.count(), handler.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?;
+            let trailers = body.trailers().cloned();
+            Ok::<_, hyper::Error>(handler(Seen { run, head, body: body.to_bytes(), trailers }))
+        }
+    });
+    serve(layer.layer(service)).await
+}
+
+/// Makes a response with a body of a known length.
+pub(crate) fn reply(head: response::Builder, body: impl Into<Bytes>) -> Response<Reply> {
+    head.body(Full::new(body.into()).boxed_unsync()).unwrap()
+}
+
+/// Makes a response with a body of an unknown length, frame by frame.
+pub(crate) fn framed(
+    head: response::Builder,
+    frames: impl Stream<Item = Frame<Bytes>> + Send + 'static,
+) -> Response<Reply> {
+    head.body(StreamBody::new(frames.map(Ok)).boxed_unsync()).unwrap()
+}
+
+/// Makes one header field.
+pub(crate) fn field(name: &'static str, value: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))])
 }
