@@ -2,4 +2,6 @@
 
 mod support;
 
+mod detach;
+mod drain;
 mod once;

@@ -126,6 +126,11 @@ impl Http {
         Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
     }
 
+    /// POSTs to `/pay` under a key.
+    pub(crate) async fn pay(&self, server: &Server, key: &str) -> Answer {
+        self.post(server, "/pay", key, "{}").await
+    }
+
     /// POSTs a body under a key.
     pub(crate) async fn post(&self, server: &Server, path: &str, key: &str, body: &'static str) -> Answer {
         self.send(keyed(server, path, key).body(Full::from(body)).unwrap()).await.unwrap()
@@ -169,3 +174,18 @@ pub(crate) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = (
         }
     }
 }
+
+/// POSTs to `/pay` under a key, and goes away when `moment` comes: HTTP/1.1 closes the socket, HTTP/2 resets the stream.
+pub(crate) async fn go_away(version: Version, server: &Server, key: &str, moment: impl Future<Output = ()>) {
+    let http = Http::new(version);
+    tokio::select! {
+        answer = http.pay(server, key) => panic!("answered too early: {answer:?}"),
+        () = moment => {}
+    }
+}
+
+mod charges;
+mod watched;
+
+pub(crate) use charges::{Charges, Visits, pay, record};
+pub(crate) use watched::{Call, Gate, Watched};
