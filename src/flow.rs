@@ -174,7 +174,7 @@ async fn acquire(shared: &Arc<Shared>, id: &RecordId, fingerprint: Fingerprint, 
         let (owner, retry_after) = match decision {
             Decision::Run { attempt } => {
                 shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                renew::ensure(shared);
+                renew::ensure(shared).await;
                 return Acquired::Owner(execution, attempt);
             }
             Decision::Replay(response) => return Acquired::Replay(response),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::{
     sync::Semaphore,
-    task::JoinSet,
+    task::{JoinSet, yield_now},
     time::{Instant, sleep_until},
 };
 
@@ -24,9 +24,12 @@ pub(crate) const PART: u32 = 3;
 ///
 /// A task of its own, and not the request's future, since a handler that blocks its thread or is not polled would
 /// lose its key otherwise.
-pub(crate) fn ensure(shared: &Arc<Shared>) {
+pub(crate) async fn ensure(shared: &Arc<Shared>) {
     if let Some(renewing) = shared.executions.start_renewing() {
         tokio::spawn(run(Arc::clone(shared), renewing));
+        // A worker of the runtime keeps the task it has just spawned for itself: no other one would start it if the
+        // handler blocked the thread now.
+        yield_now().await;
     }
 }
 
