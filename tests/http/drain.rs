@@ -54,6 +54,8 @@ async fn a_drain_waits_until_the_answer_is_stored() {
         store.set(Call::Complete, Gate::Open);
 
         assert_eq!(drain.await, 0);
+        let stored = store.inner.lookup(&record("k")).await.unwrap().unwrap();
+        assert!(matches!(stored.state, State::Completed(_)), "{stored:?}");
     }
 }
 

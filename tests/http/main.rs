@@ -4,4 +4,5 @@ mod support;
 
 mod detach;
 mod drain;
+mod lease;
 mod once;

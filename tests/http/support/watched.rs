@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -21,7 +21,14 @@ use super::eventually;
 #[derive(Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) inner: Arc<MemoryStore>,
-    gates: [(AtomicUsize, watch::Sender<Gate>); 5],
+    watches: [Watch; 5],
+}
+
+#[derive(Debug, Default)]
+struct Watch {
+    calls: AtomicUsize,
+    all: watch::Sender<Gate>,
+    next: Mutex<Option<watch::Receiver<Gate>>>,
 }
 
 /// The calls that are watched.
@@ -50,12 +57,19 @@ impl Watched {
 
     /// Holds up all calls of a kind, or lets them go.
     pub(crate) fn set(&self, call: Call, gate: Gate) {
-        self.gates[call as usize].1.send_replace(gate);
+        self.watches[call as usize].all.send_replace(gate);
+    }
+
+    /// Holds up the next call of a kind alone, until the result opens its gate or is dropped.
+    pub(crate) fn hold_next(&self, call: Call, gate: Gate) -> watch::Sender<Gate> {
+        let (sender, receiver) = watch::channel(gate);
+        *self.watches[call as usize].next.lock().unwrap() = Some(receiver);
+        sender
     }
 
     /// How many calls of a kind have begun.
     pub(crate) fn calls(&self, call: Call) -> usize {
-        self.gates[call as usize].0.load(Ordering::SeqCst)
+        self.watches[call as usize].calls.load(Ordering::SeqCst)
     }
 
     /// Waits until so many calls of a kind have begun.
@@ -64,12 +78,14 @@ impl Watched {
     }
 
     async fn pass<T>(&self, call: Call, effect: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let (calls, gate) = &self.gates[call as usize];
-        let mut gate = gate.subscribe();
-        calls.fetch_add(1, Ordering::SeqCst);
-        gate.wait_for(|gate| *gate != Gate::BeforeEffect).await.unwrap();
+        let watch = &self.watches[call as usize];
+        let next = watch.next.lock().unwrap().take();
+        let mut gate = next.unwrap_or_else(|| watch.all.subscribe());
+        watch.calls.fetch_add(1, Ordering::SeqCst);
+        // A gate whose sender is gone is open.
+        let _ = gate.wait_for(|gate| *gate != Gate::BeforeEffect).await;
         let outcome = effect.await;
-        gate.wait_for(|gate| *gate != Gate::AfterEffect).await.unwrap();
+        let _ = gate.wait_for(|gate| *gate != Gate::AfterEffect).await;
         outcome
     }
 }
