@@ -6,3 +6,4 @@ mod detach;
 mod drain;
 mod lease;
 mod once;
+mod renewal;
