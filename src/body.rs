@@ -40,8 +40,13 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 
     /// Holds all data and the trailers.
-    pub(crate) fn buffered(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { kind: Kind::Buffered { data, trailers: trailers.map(Box::new) } }
+    pub(crate) fn buffered(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { kind: Kind::Buffered { data, trailers } }
+    }
+
+    /// Holds a request body that was read to its end.
+    pub(crate) fn collected(body: Collected) -> Self {
+        Self::buffered(body.data, body.trailers)
     }
 
     /// Gives out what was buffered already, then goes on with the rest.
@@ -88,7 +93,13 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             Kind::Passed { body } => body.size_hint(),
-            Kind::Buffered { data, .. } => SizeHint::with_exact(data.len() as u64),
+            Kind::Buffered { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
+            // No upper bound: with an exact size, a server of HTTP/1.1 would send `Content-Length` and no trailers.
+            Kind::Buffered { data, trailers: Some(_) } => {
+                let mut hint = SizeHint::new();
+                hint.set_lower(data.len() as u64);
+                hint
+            }
             Kind::Resumed { start, rest } => {
                 let start = start.len() as u64;
                 let rest = rest.size_hint();
@@ -120,7 +131,7 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
 #[derive(Debug)]
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
 /// Why a request body could not be read.
@@ -150,7 +161,7 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(
                 see(&piece);
                 data.push(piece);
             }
-            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
         }
     }
     Ok(Collected { data: data.join(), trailers })

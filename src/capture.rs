@@ -2,7 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::{Pin, pin},
+    pin::Pin,
     task::Poll,
 };
 
@@ -43,9 +43,9 @@ where
     let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
     let mut only: Option<Bytes> = None;
     let mut trailers = None;
-    let mut time_limit = pin!(None);
+    let mut time_limit = None;
     while !body.is_end_stream() {
-        let frame = match next_frame(body.as_mut(), config, time_limit.as_mut()).await {
+        let frame = match next_frame(body.as_mut(), config, &mut time_limit).await {
             Next::Frame(Some(Ok(frame))) => frame,
             Next::Frame(Some(Err(error))) => return Captured::Broken(Body::broken(encoder.into_body(), error)),
             Next::Frame(None) => break,
@@ -60,10 +60,10 @@ where
                     return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
                 }
             }
-            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
         }
     }
-    let stored = encoder.finish(trailers.as_ref());
+    let stored = encoder.finish(trailers.as_deref());
     let data = only.unwrap_or_else(|| stored.body());
     Captured::Whole(stored, Body::buffered(data, trailers))
 }
@@ -96,7 +96,7 @@ enum Next<E> {
 async fn next_frame<B>(
     mut body: Pin<&mut B>,
     config: &Config,
-    mut time_limit: Pin<&mut Option<Sleep>>,
+    time_limit: &mut Option<Pin<Box<Sleep>>>,
 ) -> Next<B::Error>
 where
     B: HttpBody<Data = Bytes>,
@@ -105,12 +105,9 @@ where
         Poll::Ready(frame) => Poll::Ready(Next::Frame(frame)),
         Poll::Pending => {
             // The time counts from the first pause of the body, so that a body that never pauses costs no timer.
-            if time_limit.is_none() {
-                time_limit.set(Some(sleep(config.response_time)));
-            }
-            let limit = time_limit.as_mut().as_pin_mut().expect("it was set one line above");
-            limit.poll(cx).map(|()| Next::TimeIsUp)
+            let limit = time_limit.get_or_insert_with(|| Box::pin(sleep(config.response_time)));
+            limit.as_mut().poll(cx).map(|()| Next::TimeIsUp)
         }
     });
-    catch(frame).await.unwrap_or_else(Next::Panicked)
+    catch(|| frame).await.unwrap_or_else(Next::Panicked)
 }

@@ -66,7 +66,7 @@ impl Config {
     /// Says whose key it is: `None` if the caller is unknown. An empty scope names nobody either.
     pub(crate) fn scope_of(&self, head: &request::Parts) -> Option<Scope> {
         match &self.scope {
-            None => Some(Scope::new("")),
+            None => Some(Scope::NONE),
             Some(scope) => (scope.0)(head).filter(|scope| !scope.is_empty()),
         }
     }
@@ -146,6 +146,15 @@ impl OnAbandoned {
         Fut: Future<Output = Verdict> + Send + 'static,
     {
         Self::Ask(Ask(Arc::new(move |abandoned| Box::pin(callback(abandoned)))))
+    }
+}
+
+impl OnAbandoned {
+    pub(crate) fn callback(&self) -> Option<Ask> {
+        match self {
+            Self::Ask(ask) => Some(ask.clone()),
+            Self::Rerun | Self::Refuse => None,
+        }
     }
 }
 

@@ -14,10 +14,7 @@ use http_body::Body as HttpBody;
 use pin_project_lite::pin_project;
 use tokio::runtime::Handle;
 
-use crate::{
-    Body,
-    flow::{Answer, Obligation},
-};
+use crate::{Body, obligation::Obligation, owned::Answer};
 
 pin_project! {
     /// The future of [`Idempotency`](crate::Idempotency).

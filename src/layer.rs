@@ -1,6 +1,6 @@
 //! The layer: the builder that users see.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Response, header, request, response};
@@ -10,7 +10,6 @@ use crate::{
     Fingerprinter, Idempotency, KeySyntax, Profile, Rejection, Scope, Store,
     capture::whole,
     config::{Config, OnAbandoned, ScopeFn, StoreOutage, StoreWhen},
-    executions::Executions,
     reject::Customize,
     shared::Shared,
     store::{Fenced, RecordId, State, StoreError},
@@ -36,10 +35,10 @@ use crate::{
 /// # let _ = layer;
 /// # }
 /// ```
+// All in one pointer, since axum clones and applies the layers of some routes anew for each request.
 pub struct IdempotencyLayer<S> {
-    store: Arc<S>,
-    config: Arc<Config>,
-    executions: Arc<Executions>,
+    shared: Arc<Shared>,
+    store: PhantomData<fn() -> S>,
 }
 
 /// The bounds of a lease and of a wait.
@@ -50,7 +49,7 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Guards with the default configuration and the given store.
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self { store: Arc::new(store), config: Arc::default(), executions: Arc::default() }
+        Self { shared: Arc::new(Shared::new(Arc::new(store))), store: PhantomData }
     }
 }
 
@@ -129,7 +128,7 @@ impl<S> IdempotencyLayer<S> {
     #[track_caller]
     pub fn lease(mut self, term: Duration) -> Self {
         assert!((SHORTEST..=LONGEST).contains(&term), "a lease must be from 1 ms to 24 h, not {term:?}");
-        self.executions = Arc::default();
+        Arc::make_mut(&mut self.shared).executions = Arc::default();
         self.set(|config| config.lease = term)
     }
 
@@ -290,19 +289,13 @@ impl<S> IdempotencyLayer<S> {
     }
 
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+        change(&mut Arc::make_mut(&mut self.shared).config);
         self
     }
 }
 
 /// What an application does while the layer is at work.
 impl<S: Store> IdempotencyLayer<S> {
-    /// Returns the store.
-    #[must_use]
-    pub fn store(&self) -> &S {
-        &self.store
-    }
-
     /// Waits until every execution of this layer and its clones has ended and its answer is stored, those whose client
     /// went away included; at most for `deadline`. Returns how many are left.
     ///
@@ -314,7 +307,7 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Dropping the future changes nothing.
     #[must_use = "what is left is lost when the runtime ends"]
     pub fn drain(&self, deadline: Duration) -> impl Future<Output = usize> + Send + 'static {
-        let executions = Arc::clone(&self.executions);
+        let executions = Arc::clone(&self.shared.executions);
         async move { executions.drain(deadline).await }
     }
 
@@ -324,14 +317,15 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// Fails if the store does.
     pub async fn settle(&self, id: &RecordId, answer: &Response<Bytes>) -> Result<Settled, StoreError> {
-        let stored = whole(&self.config, answer);
-        match self.store.lookup(id).await? {
+        let stored = whole(&self.shared.config, answer);
+        match self.shared.store.lookup(id).await? {
             None => Ok(Settled::Absent),
             Some(record) => match record.state {
                 State::InFlight { .. } => Ok(Settled::InFlight),
                 State::Completed(_) => Ok(Settled::Completed),
                 State::Abandoned { .. } => {
-                    self.store.complete(id, record.token, &stored, self.config.retention).await.map(Settled::from)
+                    let retention = self.shared.config.retention;
+                    self.shared.store.complete(id, record.token, &stored, retention).await.map(Settled::from)
                 }
             },
         }
@@ -343,12 +337,12 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// Fails if the store does.
     pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
-        match self.store.lookup(id).await? {
+        match self.shared.store.lookup(id).await? {
             None => Ok(Settled::Absent),
             Some(record) => match record.state {
                 State::InFlight { .. } => Ok(Settled::InFlight),
                 State::Completed(_) => Ok(Settled::Completed),
-                State::Abandoned { .. } => self.store.release(id, record.token).await.map(Settled::from),
+                State::Abandoned { .. } => self.shared.store.release(id, record.token).await.map(Settled::from),
             },
         }
     }
@@ -382,24 +376,21 @@ impl<S: Store, Inner> Layer<Inner> for IdempotencyLayer<S> {
     type Service = Idempotency<Inner>;
 
     fn layer(&self, inner: Inner) -> Self::Service {
-        let store: Arc<dyn Store> = Arc::<S>::clone(&self.store);
-        let shared = Shared::new(store, Arc::clone(&self.config), Arc::clone(&self.executions));
-        Idempotency::new(inner, Arc::new(shared))
+        Idempotency::new(inner, Arc::clone(&self.shared))
     }
 }
 
 impl<S> Clone for IdempotencyLayer<S> {
     fn clone(&self) -> Self {
-        Self {
-            store: Arc::clone(&self.store),
-            config: Arc::clone(&self.config),
-            executions: Arc::clone(&self.executions),
-        }
+        Self { shared: Arc::clone(&self.shared), store: PhantomData }
     }
 }
 
-impl<S: fmt::Debug> fmt::Debug for IdempotencyLayer<S> {
+impl<S> fmt::Debug for IdempotencyLayer<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer").field("store", &self.store).field("config", &self.config).finish()
+        f.debug_struct("IdempotencyLayer")
+            .field("store", &self.shared.store)
+            .field("config", &self.shared.config)
+            .finish_non_exhaustive()
     }
 }

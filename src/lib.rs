@@ -2,6 +2,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquire;
 mod attempt;
 mod body;
 mod capture;
@@ -16,6 +17,8 @@ mod flow;
 mod future;
 mod key;
 mod layer;
+mod obligation;
+mod owned;
 mod reject;
 mod renew;
 mod replay;

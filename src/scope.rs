@@ -20,25 +20,29 @@ use crate::fingerprint::Digest;
 /// assert!(!format!("{scope:?}").contains("tenant-42"));
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Scope(Arc<str>);
+// The empty scope is the usual one where keys need none, and costs no allocation.
+pub struct Scope(Option<Arc<str>>);
 
 impl Scope {
     /// Makes a scope from any text.
     #[must_use]
-    pub fn new(text: impl Into<Arc<str>>) -> Self {
-        Self(text.into())
+    pub fn new(text: impl AsRef<str> + Into<Arc<str>>) -> Self {
+        Self((!text.as_ref().is_empty()).then(|| text.into()))
     }
+
+    /// The scope of a layer that sets none.
+    pub(crate) const NONE: Self = Self(None);
 
     /// Returns the text of the scope.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_deref().unwrap_or_default()
     }
 
     /// Tells whether this is the scope of a layer that sets none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.is_none()
     }
 }
 
@@ -56,6 +60,6 @@ impl From<String> for Scope {
 
 impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Scope({})", Digest::of(self.0.as_bytes()).short())
+        write!(f, "Scope({})", Digest::of(self.as_str().as_bytes()).short())
     }
 }

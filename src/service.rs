@@ -11,11 +11,7 @@ use http::{Request, Response};
 use http_body::Body as HttpBody;
 use tower::Service;
 
-use crate::{
-    Body, Rejection, ResponseFuture,
-    flow::{Obligation, guard, refuse},
-    shared::Shared,
-};
+use crate::{Body, Rejection, ResponseFuture, flow::guard, obligation::Obligation, owned::refuse, shared::Shared};
 
 /// Runs each unsafe request with a key once, and answers its retries from the record.
 ///
@@ -77,7 +73,8 @@ where
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
         let obligation = Arc::<Obligation>::default();
-        let flow = guard(Arc::clone(&self.shared), ready, request, key, Arc::clone(&obligation));
+        let (head, body) = request.into_parts();
+        let flow = guard(Arc::clone(&self.shared), ready, Box::new(head), body, key, Arc::clone(&obligation));
         ResponseFuture::guarded(flow, obligation)
     }
 }

@@ -1,38 +1,24 @@
 //! Records in the memory of this process: sharded, bounded, without a background task.
 
+mod chunks;
 mod clock;
+mod entry;
 mod heap;
 mod records;
 mod room;
 mod shard;
+mod shards;
 mod steps;
 
-use std::{
-    collections::hash_map::RandomState,
-    fmt,
-    hash::BuildHasher,
-    sync::atomic::{AtomicUsize, Ordering::Relaxed},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use async_trait::async_trait;
 
-use self::{
-    clock::{Clock, Moment, NEVER},
-    records::Hashed,
-    room::Room,
-    shard::Shard,
-};
+use self::{clock::Clock, room::Room, shards::Shards};
 use crate::{
     StoredResponse,
     store::{Claim, Fenced, Lease, NewClaim, Record, RecordId, Store, StoreError, Token},
 };
-
-/// Expired records that a claim removes from its own shard, and again from one other shard.
-const RECLAIMED_BY_A_CLAIM: usize = 8;
-
-/// Expired records that are removed under one lock while a full store makes room, or a purge runs.
-const RECLAIMED_UNDER_A_LOCK: usize = 64;
 
 /// Keeps records in the memory of this process.
 ///
@@ -49,8 +35,8 @@ const RECLAIMED_UNDER_A_LOCK: usize = 64;
 ///
 /// # Memory and time
 ///
-/// A record takes at most 320 bytes besides its scope, key and response (a test measures it). The records are spread over
-/// many small tables, one per 1,024 records of `max_records` within 16 to 4,096, so that no table takes long to grow.
+/// A record takes at most 320 bytes besides its scope, key and response (a test measures it), and an empty store
+/// about 200 KiB. The records are spread over many small tables, one per 1,024 records of `max_records` within 16 to 4,096, so that no table takes long to grow.
 /// There is no background task: each claim removes a few expired records, and [`purge`](Store::purge) removes the
 /// rest. A store that nobody claims in keeps its memory until it is purged.
 ///
@@ -69,12 +55,10 @@ const RECLAIMED_UNDER_A_LOCK: usize = 64;
 /// assert!(shared.is_empty());
 /// ```
 pub struct MemoryStore {
-    shards: Box<[Shard]>,
-    hasher: RandomState,
+    shards: Shards,
     clock: Clock,
     room: Room,
     when_full: WhenFull,
-    next_to_reclaim: AtomicUsize,
 }
 
 /// What a full [`MemoryStore`] does with a claim that needs a new record.
@@ -98,14 +82,7 @@ impl MemoryStore {
     #[must_use]
     pub fn new() -> Self {
         let room = Room::new(1_000_000, 1 << 30);
-        Self {
-            shards: shards_for(room.max_records),
-            hasher: RandomState::new(),
-            clock: Clock::new(),
-            room,
-            when_full: WhenFull::default(),
-            next_to_reclaim: AtomicUsize::new(0),
-        }
+        Self { shards: Shards::new(room.max_records), clock: Clock::new(), room, when_full: WhenFull::default() }
     }
 
     /// Limits the number of records, those not completed included. 1,000,000 by default.
@@ -119,7 +96,7 @@ impl MemoryStore {
         assert!(records > 0, "a memory store must have room for at least one record");
         self.room.max_records = records;
         if self.is_empty() {
-            self.shards = shards_for(records);
+            self.shards = Shards::new(records);
         }
         self
     }
@@ -166,49 +143,6 @@ impl MemoryStore {
     pub fn bytes(&self) -> usize {
         self.room.bytes()
     }
-
-    fn locate<'a>(&self, id: &'a RecordId) -> (Hashed<'a>, &Shard) {
-        let hash = self.hasher.hash_one(id);
-        // The table inside the shard uses the lowest and the highest bits.
-        let shard = (hash >> 32) as usize & (self.shards.len() - 1);
-        (Hashed { id, hash }, &self.shards[shard])
-    }
-
-    fn reclaim(&self, shard: &Shard, now: Moment, limit: usize) -> usize {
-        let mut removed = Vec::new();
-        shard.lock().reclaim(now, limit, &self.room, &mut removed);
-        // The responses are freed here, after the lock.
-        removed.len()
-    }
-
-    /// Gives a part of the store that nobody may be using its turn.
-    fn reclaim_elsewhere(&self, now: Moment) {
-        let turn = self.next_to_reclaim.fetch_add(1, Relaxed) & (self.shards.len() - 1);
-        if self.shards[turn].first_expiry() <= now {
-            self.reclaim(&self.shards[turn], now, RECLAIMED_BY_A_CLAIM);
-        }
-    }
-
-    /// Removes what may be removed; `false` if there is nothing, `true` if it is worth another try.
-    fn make_room(&self, now: Moment) -> bool {
-        let mut oldest = (NEVER, None);
-        for shard in &self.shards {
-            if shard.first_expiry() <= now {
-                self.reclaim(shard, now, RECLAIMED_UNDER_A_LOCK);
-                return true;
-            }
-            if shard.first_completed() < oldest.0 {
-                oldest = (shard.first_completed(), Some(shard));
-            }
-        }
-        let (WhenFull::EvictOldestCompleted, (first, Some(shard))) = (self.when_full, oldest) else { return false };
-        let mut records = shard.lock();
-        // Another claim may have been quicker; then the next try finds what is the oldest now.
-        let evicted = if records.first_completed() == first { records.evict(&self.room) } else { None };
-        drop(records);
-        drop(evicted);
-        true
-    }
 }
 
 impl Default for MemoryStore {
@@ -230,28 +164,30 @@ impl fmt::Debug for MemoryStore {
 #[deny(clippy::missing_trait_methods)]
 impl Store for MemoryStore {
     async fn claim(&self, id: &RecordId, claim: &NewClaim) -> Result<Claim, StoreError> {
-        let (id, shard) = self.locate(id);
+        let (id, shard) = self.shards.locate(id);
         loop {
             let mut removed = Vec::new();
             let mut records = shard.lock();
             // Read under the lock, so that no record looks younger than the claim that made it.
             let now = self.clock.now();
-            records.reclaim(now, RECLAIMED_BY_A_CLAIM, &self.room, &mut removed);
+            records.reclaim(now, shards::PER_CLAIM, &self.room, &mut removed);
             let outcome = records.claim(id, claim, now, &self.room);
             drop(records);
             drop(removed);
             if let Some(outcome) = outcome {
-                self.reclaim_elsewhere(now);
+                self.shards.reclaim_in_turn(now, &self.room);
                 return Ok(outcome);
             }
-            if !self.make_room(now) {
+            // A record larger than the whole store must not evict all others in vain.
+            let hopeless = room::bytes_of(id.id) > self.room.max_bytes;
+            if hopeless || !self.shards.make_room(now, self.when_full, &self.room) {
                 return Err(StoreError::full());
             }
         }
     }
 
     async fn renew(&self, id: &RecordId, token: Token, lease: Lease) -> Result<Fenced, StoreError> {
-        let (id, shard) = self.locate(id);
+        let (id, shard) = self.shards.locate(id);
         let mut records = shard.lock();
         let now = self.clock.now();
         Ok(records.renew(id, token, lease, now))
@@ -264,43 +200,36 @@ impl Store for MemoryStore {
         response: &StoredResponse,
         retention: Duration,
     ) -> Result<Fenced, StoreError> {
-        let (id, shard) = self.locate(id);
+        let (id, shard) = self.shards.locate(id);
         let mut records = shard.lock();
         let now = self.clock.now();
         Ok(records.complete(id, token, response, retention, now, &self.room))
     }
 
     async fn release(&self, id: &RecordId, token: Token) -> Result<Fenced, StoreError> {
-        let (id, shard) = self.locate(id);
+        let (id, shard) = self.shards.locate(id);
         let mut records = shard.lock();
         let now = self.clock.now();
         Ok(records.release(id, token, now, &self.room))
     }
 
     async fn lookup(&self, id: &RecordId) -> Result<Option<Record>, StoreError> {
-        let (id, shard) = self.locate(id);
+        let (id, shard) = self.shards.locate(id);
         let records = shard.lock();
         Ok(records.lookup(id, self.clock.now()))
     }
 
     async fn purge(&self, limit: usize) -> Result<usize, StoreError> {
         let mut purged = 0;
-        for shard in &self.shards {
-            while purged < limit {
-                let now = self.clock.now();
-                if now < shard.first_expiry() {
-                    break;
-                }
-                purged += self.reclaim(shard, now, RECLAIMED_UNDER_A_LOCK.min(limit - purged));
-                // A million records take a while, and others want to run.
-                tokio::task::yield_now().await;
+        while purged < limit {
+            let batch = self.shards.reclaim_anywhere(self.clock.now(), limit - purged, &self.room);
+            if batch == 0 {
+                break;
             }
+            purged += batch;
+            // A million records take a while, and others want to run.
+            tokio::task::yield_now().await;
         }
         Ok(purged)
     }
-}
-
-fn shards_for(max_records: usize) -> Box<[Shard]> {
-    let count = (max_records / 1024).clamp(16, 4096).next_power_of_two();
-    (0..count).map(|_| Shard::new()).collect()
 }

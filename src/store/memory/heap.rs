@@ -120,17 +120,23 @@ mod tests {
                 (0 | 1, _) | (_, None) => {
                     let at = random(1000);
                     model.insert(slot, at);
-                    heap.push(Due { at, slot }, |slot, place| drop(places.insert(slot, place)));
+                    heap.push(Due { at, slot }, |slot, place| {
+                        places.insert(slot, place);
+                    });
                 }
                 (2 | 3, Some(slot)) => {
                     model.remove(&slot);
                     let place = places.remove(&slot).unwrap();
-                    heap.remove(place, |slot, place| drop(places.insert(slot, place)));
+                    heap.remove(place, |slot, place| {
+                        places.insert(slot, place);
+                    });
                 }
                 (_, Some(slot)) => {
                     let at = random(1000);
                     model.insert(slot, at);
-                    heap.postpone(places[&slot], at, |slot, place| drop(places.insert(slot, place)));
+                    heap.postpone(places[&slot], at, |slot, place| {
+                        places.insert(slot, place);
+                    });
                 }
             }
             assert_eq!(heap.first().map(|due| due.at), model.values().min().copied());

@@ -1,51 +1,32 @@
-//! The records of one shard: a dense vector, a table that finds them, and two indexes by expiry.
+//! The records of one shard: a vector without gaps, a table that finds them, and two indexes by expiry.
 
 use std::time::Duration;
 
 use hashbrown::HashTable;
 
 use super::{
+    chunks::Chunks,
     clock::{self, Moment, NEVER},
+    entry::{Entry, Hashed},
     heap::{Due, Heap},
     room::{self, Room},
-    steps,
 };
 use crate::{
-    Fingerprint, StoredResponse,
-    store::{Claim, Fenced, Lease, NewClaim, Record, RecordId, State, Token},
+    StoredResponse,
+    store::{Claim, Fenced, Lease, NewClaim, Record, Token},
 };
 
 /// Holds records, each known by the slot it has in `entries`.
 ///
+/// The table keeps nothing but slots, so that growing it moves 5 bytes a record, and takes the hash that chose the shard.
+///
 /// Invariant: every slot is in `table` once, and in one of the two indexes once, with the moment its record expires.
 #[derive(Debug, Default)]
 pub(super) struct Records {
-    entries: Vec<Entry>,
+    entries: Chunks<Entry>,
     table: HashTable<u32>,
     unfinished: Heap,
     completed: Heap,
-}
-
-/// A record's identity with its hash, which is computed once for shard and table.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Hashed<'a> {
-    pub(super) id: &'a RecordId,
-    pub(super) hash: u64,
-}
-
-/// One record, in flight, abandoned or completed.
-#[derive(Debug)]
-pub(super) struct Entry {
-    id: RecordId,
-    hash: u64,
-    token: Token,
-    fingerprint: Fingerprint,
-    lease_until: Moment,
-    expires_at: Moment,
-    response: Option<StoredResponse>,
-    attempt: u32,
-    /// Where the slot stands in its index.
-    place: u32,
 }
 
 impl Records {
@@ -173,7 +154,7 @@ impl Records {
         let slot = self.entries.len();
         let name = u32::try_from(slot).expect("the records of a shard are fewer than 2^32, since they fit in memory");
         let hash = entry.hash;
-        steps::push(&mut self.entries, entry);
+        self.entries.push(entry);
         let entries = &self.entries;
         self.table.insert_unique(hash, name, |slot| entries[*slot as usize].hash);
         self.schedule(slot);
@@ -187,7 +168,6 @@ impl Records {
             self.rename(last, Some(slot));
         }
         let entry = self.entries.swap_remove(slot);
-        steps::shrink(&mut self.entries);
         if self.table.capacity() > 32 && self.table.len() < self.table.capacity() / 4 {
             let entries = &self.entries;
             self.table.shrink_to(2 * self.table.len(), |slot| entries[*slot as usize].hash);
@@ -231,23 +211,8 @@ impl Records {
         index.postpone(place, expires_at, |slot, place| entries[slot as usize].place = place);
     }
 
-    fn index_of(&mut self, slot: usize) -> (&mut Heap, &mut [Entry]) {
+    fn index_of(&mut self, slot: usize) -> (&mut Heap, &mut Chunks<Entry>) {
         let completed = self.entries[slot].response.is_some();
         (if completed { &mut self.completed } else { &mut self.unfinished }, &mut self.entries)
-    }
-}
-
-impl Entry {
-    fn read(&self, now: Moment) -> Record {
-        let state = match &self.response {
-            Some(response) => State::Completed(response.clone()),
-            None if now < self.lease_until => State::InFlight { lease_left: clock::between(now, self.lease_until) },
-            None => State::Abandoned { since: clock::between(self.lease_until, now) },
-        };
-        Record::new(self.token, self.fingerprint, self.attempt, state)
-    }
-
-    fn bytes(&self) -> usize {
-        room::bytes_of(&self.id) + self.response.as_ref().map_or(0, |response| response.as_encoded().len())
     }
 }

@@ -1,0 +1,129 @@
+//! A small payments API in which a charge can be retried without charging twice.
+//!
+//! ```sh
+//! cargo run --example payments
+//! ```
+//!
+//! It prints its address and `curl` lines to try; `cargo run --example payments -- --help` lists the options. The
+//! guard is the few lines of [`idempotency`] and the one `route_layer` in [`router`].
+
+mod charges;
+mod guide;
+mod object;
+mod options;
+mod problem;
+mod shutdown;
+mod store;
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use axum::{
+    Router,
+    extract::DefaultBodyLimit,
+    http::StatusCode,
+    routing::{get, post},
+};
+use clap::Parser;
+use tokio::{net::TcpListener, sync::oneshot, time::Instant};
+use tower_idempotency::{IdempotencyLayer, Store};
+
+use crate::{charges::Charges, options::Options, problem::Problem, shutdown::Signals};
+
+/// The longest request body in bytes, with or without a key.
+const BODY_LIMIT: usize = 16 * 1024;
+
+/// How long open requests may take after the first signal to stop.
+const GRACE: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    match serve(&options).await {
+        Ok(0) => ExitCode::SUCCESS,
+        Ok(_) => ExitCode::FAILURE,
+        Err(problem) => {
+            eprintln!("error: {problem}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Serves until a signal comes, and returns how many requests were cut off. Fails if it cannot start.
+async fn serve(options: &Options) -> Result<usize, String> {
+    let store = store::open(&options.store).await?;
+    let layer = idempotency(options, store);
+    let mut signals = Signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
+    let (listener, address) =
+        listen(&options.listen).await.map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let app = router(Charges::new(options.delay()), layer.clone());
+    let server = axum::serve(listener, app).with_graceful_shutdown(async {
+        // An error only means that the sender is gone, which is as good a reason to stop.
+        let _ = stopped.await;
+    });
+    let server = tokio::spawn(server.into_future());
+    say(guide::text(address, options.profile));
+
+    signals.next().await;
+    say(format_args!("stopping: open requests have {} s to finish; a second signal ends at once", GRACE.as_secs()));
+    let deadline = Instant::now() + GRACE;
+    drop(stop);
+    signals.exit_at_the_next();
+
+    // First those whose clients still wait, then those whose clients went away: a charge is never cut in half.
+    let in_time = tokio::time::timeout_at(deadline, server).await.is_ok();
+    let left = layer.drain(deadline.saturating_duration_since(Instant::now())).await;
+    let open = if in_time { "" } else { "; connections were still open" };
+    say(format_args!("stopped; guarded requests left: {left}{open}"));
+    Ok(if in_time { left } else { left.max(1) })
+}
+
+async fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Sets the guard up. The store is a trait object only because it is picked at run time; `MemoryStore::new()` fits as well.
+fn idempotency(options: &Options, store: Arc<dyn Store>) -> IdempotencyLayer<Arc<dyn Store>> {
+    let mut layer = IdempotencyLayer::new(store).profile(options.profile.into()).request_limit(BODY_LIMIT);
+    if options.require_key {
+        layer = layer.require_key();
+    }
+    if let Some(lease) = options.lease() {
+        layer = layer.lease(lease);
+    }
+    if let Some(wait) = options.wait() {
+        layer = layer.wait(wait);
+    }
+    layer
+}
+
+/// Guards every POST and PATCH of the routes. A real service has its authentication outside of the guard, and sets
+/// [`IdempotencyLayer::scope`] to the account that it found.
+fn router(charges: Charges, layer: IdempotencyLayer<Arc<dyn Store>>) -> Router {
+    Router::new()
+        .route("/v1/charges", post(charges::create).get(charges::list))
+        .route("/v1/charges/{id}", get(charges::find))
+        .route_layer(layer)
+        .layer(DefaultBodyLimit::max(BODY_LIMIT))
+        .fallback(async || Problem::new(StatusCode::NOT_FOUND, "There is nothing at this path."))
+        .method_not_allowed_fallback(async || {
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, "This path does not have this method.")
+        })
+        .with_state(charges)
+}
+
+/// Prints a line. Unlike `println!`, it does not panic when nobody reads the output any more: that must stop neither a
+/// charge nor the end of the server.
+fn say(line: impl Display) {
+    let _ = writeln!(io::stdout(), "{line}");
+}

@@ -1,0 +1,77 @@
+//! The command line.
+
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum, value_parser};
+use tower_idempotency as idempotency;
+
+/// A small payments API in which a charge can be retried without charging twice.
+#[derive(Debug, Parser)]
+#[command(name = "payments")]
+pub(crate) struct Options {
+    /// Where to listen; port 0 takes a free port.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000")]
+    pub(crate) listen: String,
+
+    /// Where idempotency keys are kept: `memory:`.
+    #[arg(long, value_name = "URL", default_value = "memory:")]
+    pub(crate) store: String,
+
+    /// Which dialect the answers about keys follow.
+    #[arg(long, value_enum, default_value_t = Profile::Default)]
+    pub(crate) profile: Profile,
+
+    /// Refuse a charge without a key.
+    #[arg(long)]
+    pub(crate) require_key: bool,
+
+    /// How long a charge takes, in milliseconds.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    delay_ms: u64,
+
+    /// How long a crash blocks a key, in milliseconds (1 ms to 24 h) [default: 30000].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=DAY))]
+    lease_ms: Option<u64>,
+
+    /// How long a retry waits while the first request runs, in milliseconds (1 ms to 24 h) [default: 409 at once].
+    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=DAY))]
+    wait_ms: Option<u64>,
+}
+
+/// A day in milliseconds.
+const DAY: u64 = 24 * 60 * 60 * 1000;
+
+impl Options {
+    pub(crate) fn delay(&self) -> Duration {
+        Duration::from_millis(self.delay_ms)
+    }
+
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        self.lease_ms.map(Duration::from_millis)
+    }
+
+    pub(crate) fn wait(&self) -> Option<Duration> {
+        self.wait_ms.map(Duration::from_millis)
+    }
+}
+
+/// The dialects by their names on the command line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Profile {
+    /// Keys bare or quoted; a key sent with other content is answered with 400.
+    Default,
+    /// Keys in double quotes; a key sent with other content is answered with 422.
+    Ietf,
+    /// As the default, with Stripe's error object in each answer.
+    Stripe,
+}
+
+impl From<Profile> for idempotency::Profile {
+    fn from(profile: Profile) -> Self {
+        match profile {
+            Profile::Default => Self::Default,
+            Profile::Ietf => Self::Ietf,
+            Profile::Stripe => Self::Stripe,
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Claims the record of a request, waiting for its owner if that is wanted.
+
+use std::{future::Future, sync::Arc};
+
+use tokio::time::Instant;
+
+use crate::{
+    Fingerprint, Rejection, StoredResponse,
+    config::StoreOutage,
+    decide::{Decision, decide},
+    executions::Execution,
+    obligation::Obligation,
+    renew,
+    shared::Shared,
+    store::{NewClaim, RecordId, StoreError, Token},
+    wait,
+};
+
+/// What a request got when it asked for its record.
+pub(crate) enum Acquired {
+    Owner(Execution, u32),
+    Replay(StoredResponse),
+    Refused(Rejection),
+    Unprotected,
+}
+
+/// How often a claim follows abandoned claims that others replace first, before the store is taken for broken.
+const TAKEOVERS: u32 = 64;
+
+/// Claims the record; waits for its owner if that is wanted.
+// Not an async function: see `guard`.
+pub(crate) fn acquire(
+    shared: &Arc<Shared>,
+    id: &RecordId,
+    fingerprint: Fingerprint,
+    obligation: &Obligation,
+) -> impl Future<Output = Acquired> {
+    async move {
+        let config = &shared.config;
+        let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
+        let mut deadline = None;
+        let mut held = None;
+        for _ in 0..TAKEOVERS {
+            let execution = held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token));
+            // From here on the claim may stand, so that a dropped future has to find out and go on.
+            obligation.set(true);
+            let sent = Instant::now();
+            let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
+            let decision = match outcome {
+                Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
+                Err(error) => {
+                    give_back(shared, id, execution, &error);
+                    return outage(shared, &error);
+                }
+            };
+            let (owner, retry_after) = match decision {
+                Decision::Run { attempt } => {
+                    shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
+                    renew::ensure(shared);
+                    return Acquired::Owner(execution, attempt);
+                }
+                Decision::Replay(response) => return Acquired::Replay(response),
+                Decision::Refuse(rejection) => return Acquired::Refused(rejection),
+                Decision::TakeOver { previous } => {
+                    claim.replaces = Some(previous);
+                    held = Some(execution);
+                    continue;
+                }
+                Decision::Wait { owner, retry_after } => (owner, retry_after),
+            };
+            drop(execution);
+            obligation.set(false);
+            let deadline = *deadline.get_or_insert_with(|| sent + config.wait.unwrap_or_default());
+            if deadline <= Instant::now() {
+                return Acquired::Refused(Rejection::InFlight { retry_after });
+            }
+            // Boxed, since most requests never wait.
+            Box::pin(wait::for_owner(shared, id, owner, deadline)).await;
+        }
+        Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
+    }
+}
+
+/// Frees what a failed claim may have written all the same, once, in the background: it would block the key for the
+/// rest of its lease.
+fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, error: &StoreError) {
+    if !error.is_unavailable() {
+        return;
+    }
+    if let Ok(permit) = Arc::clone(&shared.backlog).try_acquire_owned() {
+        let (shared, id) = (Arc::clone(shared), id.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            let _ = shared.bounded(shared.store.release(&id, execution.token())).await;
+        });
+    }
+}
+
+fn outage(shared: &Shared, error: &StoreError) -> Acquired {
+    let retry_after = shared.config.retry_after;
+    match shared.config.outage {
+        _ if error.is_damaged() => Acquired::Refused(Rejection::RecordDamaged),
+        StoreOutage::Proceed => Acquired::Unprotected,
+        StoreOutage::Refuse if error.is_full() => Acquired::Refused(Rejection::StoreFull { retry_after }),
+        StoreOutage::Refuse => Acquired::Refused(Rejection::StoreUnavailable { retry_after }),
+    }
+}

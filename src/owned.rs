@@ -1,0 +1,144 @@
+//! A claim that is ours: how a run ends, and what the client gets.
+
+use std::{future::Future, panic::resume_unwind, sync::Arc};
+
+use bytes::Bytes;
+use http::{HeaderName, Response};
+use http_body::Body as HttpBody;
+
+use crate::{
+    Body, Fingerprint, Rejection, StoredResponse,
+    capture::{Captured, capture, whole},
+    catch::catch,
+    config::{Abandoned, Ask, Verdict},
+    decide::{Decision, decide},
+    executions::Execution,
+    replay::{REPLAYED, make_replay},
+    settle::{self, Ended, Ending},
+    shared::Shared,
+    store::{Claim, RecordId, Token},
+};
+
+/// The response of a guarded service.
+pub(crate) type Answer<B> = Response<Body<B>>;
+
+/// A claim that is ours, until one of the methods that end it was called.
+#[derive(Debug)]
+pub(crate) struct Owned<'a> {
+    shared: &'a Arc<Shared>,
+    id: &'a RecordId,
+    token: Token,
+    execution: Option<Execution>,
+    fingerprint: Fingerprint,
+    is_head: bool,
+}
+
+impl<'a> Owned<'a> {
+    pub(crate) fn new(
+        shared: &'a Arc<Shared>,
+        id: &'a RecordId,
+        execution: Execution,
+        fingerprint: Fingerprint,
+        is_head: bool,
+    ) -> Self {
+        Self { shared, id, token: execution.token(), execution: Some(execution), fingerprint, is_head }
+    }
+
+    /// Asks what became of the runs before. Returns an answer, or `None` if the handler is to run.
+    pub(crate) async fn ask<R>(&mut self, ask: Ask, attempt: u32) -> Option<Answer<R>>
+    where
+        R: HttpBody<Data = Bytes>,
+    {
+        match catch(|| ask.verdict(Abandoned { id: self.id.clone(), attempt })).await {
+            Ok(Verdict::Rerun) => None,
+            Ok(Verdict::Refuse) => {
+                self.abandon().await;
+                Some(refuse(self.shared, &Rejection::OutcomeUnknown))
+            }
+            Ok(Verdict::Answer(response)) => {
+                let stored = whole(&self.shared.config, &response);
+                let ending = Ending::Complete(stored);
+                let superseded = match settle::end(self.shared, self.id, &mut self.execution, ending).await {
+                    Ended::Lost => self.superseding().await,
+                    Ended::Durable | Ended::Retrying => None,
+                };
+                Some(superseded.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
+            }
+            Err(panic) => {
+                self.abandon().await;
+                resume_unwind(panic);
+            }
+        }
+    }
+
+    /// Ends the claim by the handler's response: stores it, or releases the key.
+    // Not an async function: see `guard`.
+    pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
+    where
+        R: HttpBody<Data = Bytes>,
+    {
+        let (mut head, body) = response.into_parts();
+        async move {
+            head.headers.remove(HeaderName::from_static(REPLAYED));
+            if !self.shared.config.is_stored(&head) {
+                settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
+                return Response::from_parts(head, Body::passed(body));
+            }
+            let (stored, body) = match capture(&self.shared.config, &head, body).await {
+                Captured::Whole(stored, body) => (stored, body),
+                Captured::Unbounded(body) => (StoredResponse::not_replayable(head.status), body),
+                Captured::Broken(body) => {
+                    self.abandon().await;
+                    return Response::from_parts(head, body);
+                }
+                Captured::Panicked(panic) => {
+                    self.abandon().await;
+                    resume_unwind(panic);
+                }
+            };
+            let ending = Ending::Complete(stored);
+            if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost
+                && let Some(answer) = Box::pin(self.superseding()).await
+            {
+                return answer;
+            }
+            Response::from_parts(head, body)
+        }
+    }
+
+    /// Ends the lease at once, so that the claim counts as abandoned.
+    pub(crate) async fn abandon(&mut self) {
+        settle::abandon(self.shared, self.id, self.token).await;
+        self.execution = None;
+    }
+
+    /// Returns the answer of the run that took the record over, if there is one: one key has one answer.
+    async fn superseding<R>(&self) -> Option<Answer<R>>
+    where
+        R: HttpBody<Data = Bytes>,
+    {
+        let record = self.shared.bounded(self.shared.store.lookup(self.id)).await.ok()??;
+        match decide(Claim::Existing(record), self.token, self.fingerprint, &self.shared.config) {
+            Decision::Replay(stored) => Some(replay(&stored, self.is_head)),
+            Decision::Refuse(Rejection::Mismatch) | Decision::Run { .. } => None,
+            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection)),
+            Decision::Wait { .. } | Decision::TakeOver { .. } => {
+                let retry_after = self.shared.config.retry_after;
+                Some(refuse(self.shared, &Rejection::InFlight { retry_after }))
+            }
+        }
+    }
+}
+
+/// Makes the answer from a record.
+pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head: bool) -> Answer<R> {
+    let (response, trailers) = stored.decode();
+    let (mut head, data) = response.into_parts();
+    make_replay(&mut head, data.len(), is_head);
+    Response::from_parts(head, Body::buffered(data, trailers.map(Box::new)))
+}
+
+/// Makes the answer for a rejection.
+pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection) -> Answer<R> {
+    shared.config.answers.render(rejection).map(|data| Body::buffered(data, None))
+}
