@@ -28,7 +28,8 @@ async fn a_client_that_goes_away_at_any_await_of_the_handler_changes_nothing() {
             }
             format!("charge {run}")
         });
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let app = Router::new().route("/pay", handler).layer(layer.clone());
         let server = serve(visits.watch(app)).await;
 
@@ -83,7 +84,8 @@ async fn a_client_that_goes_away_while_the_response_body_is_made_changes_nothing
             });
             Body::from_stream(stream::iter([Ok::<_, Infallible>("charge ".to_owned())]).chain(end))
         });
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let app = Router::new().route("/pay", handler).layer(layer.clone());
         let server = serve(visits.watch(app)).await;
 
@@ -130,7 +132,8 @@ async fn an_outer_timeout_that_drops_the_request_changes_nothing() {
 async fn a_client_that_goes_away_before_the_end_of_its_body_runs_nothing_and_leaves_no_record() {
     for version in VERSIONS {
         let (charges, visits) = (Charges::free(), Visits::default());
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let server = serve(visits.watch(pay(&charges, &layer))).await;
         let client =
             Client::builder(TokioExecutor::new()).http2_only(matches!(version, Version::Http2)).build_http::<Body>();
@@ -146,7 +149,7 @@ async fn a_client_that_goes_away_before_the_end_of_its_body_runs_nothing_and_lea
 
         assert_eq!(layer.drain(PATIENCE).await, 0);
         assert_eq!(charges.runs.total(), 0);
-        assert!(layer.store().is_empty());
+        assert!(store.is_empty());
     }
 }
 
@@ -163,7 +166,8 @@ async fn a_handler_is_polled_in_place_and_sees_the_task_locals_of_outer_layers()
             response.headers_mut().insert("task", tokio::task::id().to_string().parse().unwrap());
             response
         });
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let server = serve(Router::new().route("/pay", handler).layer(layer).layer(outer)).await;
 
         let answer = Http::new(version).pay(&server, "k").await;

@@ -26,7 +26,8 @@ async fn a_drain_with_nothing_to_wait_for_ends_at_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_drain_waits_for_runs_whose_client_went_away() {
     let (charges, visits) = (Charges::held(), Visits::default());
-    let layer = IdempotencyLayer::new(MemoryStore::new());
+    let store = Arc::new(MemoryStore::new());
+    let layer = IdempotencyLayer::new(Arc::clone(&store));
     let server = serve(visits.watch(pay(&charges, &layer))).await;
     go_away(Version::Http2, &server, "k", charges.runs.reach(1)).await;
     visits.dropped.reach(1).await;
@@ -36,7 +37,7 @@ async fn a_drain_waits_for_runs_whose_client_went_away() {
     charges.let_go(1);
 
     assert_eq!(drain.await, 0);
-    let stored = layer.store().lookup(&record("k")).await.unwrap().unwrap();
+    let stored = store.lookup(&record("k")).await.unwrap().unwrap();
     assert!(matches!(stored.state, State::Completed(_)), "{stored:?}");
 }
 
@@ -99,7 +100,8 @@ async fn requests_dropped_at_random_moments_leave_no_record_or_a_completed_one()
             }
             run.to_string()
         });
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let server = serve(visits.watch(Router::new().route("/pay", handler).layer(layer.clone()))).await;
         let mut sent = 0;
 
@@ -117,7 +119,7 @@ async fn requests_dropped_at_random_moments_leave_no_record_or_a_completed_one()
         }
 
         let completed = || {
-            let lookup = |number| layer.store().lookup(&record(&format!("k-{number}"))).now_or_never().unwrap();
+            let lookup = |number| store.lookup(&record(&format!("k-{number}"))).now_or_never().unwrap();
             let states = (0..sent).filter_map(|number| lookup(number).unwrap()).map(|record| record.state);
             states.map(|state| usize::from(matches!(state, State::Completed(_)))).collect::<Vec<_>>()
         };

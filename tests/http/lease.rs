@@ -151,19 +151,20 @@ async fn take_over(store: &MemoryStore, key: &str) -> (Record, Token) {
 async fn a_holder_that_lost_its_lease_changes_nothing_and_its_client_is_told_to_retry() {
     for version in VERSIONS {
         let (charges, http) = (Charges::held(), Http::new(version));
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let server = serve(pay(&charges, &layer)).await;
 
         let other = async {
             charges.runs.reach(1).await;
-            let other = take_over(layer.store(), "k").await;
+            let other = take_over(&store, "k").await;
             charges.let_go(1);
             other
         };
         let (late, (owner, token)) = tokio::join!(http.pay(&server, "k"), other);
 
         assert_eq!((late.status, late.problem().as_str()), (StatusCode::CONFLICT, "in-flight"));
-        let left = layer.store().lookup(&record("k")).await.unwrap().unwrap();
+        let left = store.lookup(&record("k")).await.unwrap().unwrap();
         assert_eq!((left.token, left.attempt, left.fingerprint), (token, 2, owner.fingerprint));
         assert!(matches!(left.state, State::InFlight { lease_left } if lease_left <= MINUTE.term), "{left:?}");
     }
@@ -173,16 +174,17 @@ async fn a_holder_that_lost_its_lease_changes_nothing_and_its_client_is_told_to_
 async fn the_client_of_a_holder_that_lost_its_lease_gets_the_answer_of_the_new_owner() {
     for version in VERSIONS {
         let (charges, http) = (Charges::held(), Http::new(version));
-        let layer = IdempotencyLayer::new(MemoryStore::new());
+        let store = Arc::new(MemoryStore::new());
+        let layer = IdempotencyLayer::new(Arc::clone(&store));
         let server = serve(pay(&charges, &layer)).await;
 
         let other = async {
             charges.runs.reach(1).await;
-            let (_, token) = take_over(layer.store(), "k").await;
+            let (_, token) = take_over(&store, "k").await;
             let answer = StoredResponse::of(&Response::new(Bytes::from_static(b"of the other")));
-            let stored = layer.store().complete(&record("k"), token, &answer, MINUTE.term).await.unwrap();
+            let stored = store.complete(&record("k"), token, &answer, MINUTE.term).await.unwrap();
             assert_eq!(stored, Fenced::Applied);
-            let stored = layer.store().lookup(&record("k")).await.unwrap();
+            let stored = store.lookup(&record("k")).await.unwrap();
             charges.let_go(1);
             stored
         };
@@ -190,7 +192,7 @@ async fn the_client_of_a_holder_that_lost_its_lease_gets_the_answer_of_the_new_o
 
         assert_eq!(late.body, "of the other");
         assert!(late.is_replay());
-        assert_eq!(layer.store().lookup(&record("k")).await.unwrap(), stored);
+        assert_eq!(store.lookup(&record("k")).await.unwrap(), stored);
         assert_eq!(http.pay(&server, "k").await.body, "of the other");
     }
 }
