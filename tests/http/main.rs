@@ -7,3 +7,4 @@ mod drain;
 mod lease;
 mod once;
 mod renewal;
+mod wait;

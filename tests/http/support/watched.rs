@@ -27,6 +27,7 @@ pub(crate) struct Watched {
 #[derive(Debug, Default)]
 struct Watch {
     calls: AtomicUsize,
+    done: AtomicUsize,
     all: watch::Sender<Gate>,
     next: Mutex<Option<watch::Receiver<Gate>>>,
 }
@@ -72,6 +73,12 @@ impl Watched {
         self.watches[call as usize].calls.load(Ordering::SeqCst)
     }
 
+    /// Tells whether no call of a kind is under way.
+    pub(crate) fn idle(&self, call: Call) -> bool {
+        let watch = &self.watches[call as usize];
+        watch.done.load(Ordering::SeqCst) == watch.calls.load(Ordering::SeqCst)
+    }
+
     /// Waits until so many calls of a kind have begun.
     pub(crate) async fn reach(&self, call: Call, calls: usize) {
         eventually(|| self.calls(call) >= calls).await;
@@ -86,6 +93,7 @@ impl Watched {
         let _ = gate.wait_for(|gate| *gate != Gate::BeforeEffect).await;
         let outcome = effect.await;
         let _ = gate.wait_for(|gate| *gate != Gate::AfterEffect).await;
+        watch.done.fetch_add(1, Ordering::SeqCst);
         outcome
     }
 }
