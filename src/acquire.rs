@@ -43,8 +43,10 @@ pub(crate) fn acquire(
         let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
         let mut deadline = None;
         let mut held = None;
-        for _ in 0..TAKEOVERS {
-            let execution = held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token));
+        let mut takeovers = 0;
+        while takeovers < TAKEOVERS {
+            let execution =
+                held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token, claim.lease));
             // From here on the claim may stand, so that a dropped future has to find out and go on.
             obligation.set(true);
             let sent = Instant::now();
@@ -63,12 +65,20 @@ pub(crate) fn acquire(
             let (owner, retry_after) = match decision {
                 Decision::Run { attempt } => {
                     shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                    renew::ensure(shared);
+                    renew::ensure(shared).await;
                     return Acquired::Owner(execution, attempt);
                 }
                 Decision::Replay(response) => return Acquired::Replay(response),
                 Decision::Refuse(rejection) => return Acquired::Refused(rejection),
+                // Renewing it failed, and yet its handler is alive, in this process.
+                Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
+                    if config.wait.is_none() {
+                        return Acquired::Refused(Rejection::InFlight { retry_after: config.retry_after });
+                    }
+                    (previous, config.retry_after)
+                }
                 Decision::TakeOver { previous } => {
+                    takeovers += 1;
                     claim.replaces = Some(previous);
                     held = Some(execution);
                     continue;
