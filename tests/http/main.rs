@@ -2,6 +2,8 @@
 
 mod support;
 
+mod abandoned;
+mod ask;
 mod detach;
 mod drain;
 mod lease;
