@@ -4,9 +4,11 @@ mod support;
 
 mod abandoned;
 mod ask;
+mod completion;
 mod detach;
 mod drain;
 mod lease;
 mod once;
+mod outage;
 mod renewal;
 mod wait;
