@@ -12,7 +12,7 @@ use crate::{
     obligation::Obligation,
     renew,
     shared::Shared,
-    store::{NewClaim, RecordId, StoreError, Token},
+    store::{Claim, NewClaim, RecordId, StoreError, Token},
     wait,
 };
 
@@ -22,17 +22,20 @@ pub(crate) enum Acquired {
     Replay(StoredResponse),
     Refused(Rejection),
     Unprotected,
+    /// The same record was claimed for this very request by a layer of this kind around this one.
+    Outside,
 }
 
 /// How often a claim follows abandoned claims that others replace first, before the store is taken for broken.
 const TAKEOVERS: u32 = 64;
 
-/// Claims the record; waits for its owner if that is wanted.
-// Not an async function: see `guard`.
+/// Claims the record; waits for its owner if that is wanted. `outside` is the claim of a layer around this one.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
 pub(crate) fn acquire(
     shared: &Arc<Shared>,
     id: &RecordId,
     fingerprint: Fingerprint,
+    outside: Option<Token>,
     obligation: &Obligation,
 ) -> impl Future<Output = Acquired> {
     async move {
@@ -49,6 +52,10 @@ pub(crate) fn acquire(
             let sent = Instant::now();
             let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
             let decision = match outcome {
+                Ok(Claim::Existing(record)) if Some(record.token) == outside => {
+                    obligation.set(false);
+                    return Acquired::Outside;
+                }
                 Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
                 Err(error) => {
                     give_back(shared, id, execution, &error);

@@ -1,6 +1,9 @@
 //! What a handler can learn about its own run: key, scope and attempt number.
 
-use crate::{IdempotencyKey, Scope, store::RecordId};
+use crate::{
+    IdempotencyKey, Scope,
+    store::{RecordId, Token},
+};
 
 /// Tells a handler under which key it runs, and for which time.
 ///
@@ -24,11 +27,17 @@ use crate::{IdempotencyKey, Scope, store::RecordId};
 pub struct Attempt {
     id: RecordId,
     number: u32,
+    token: Token,
 }
 
 impl Attempt {
-    pub(crate) fn new(id: RecordId, number: u32) -> Self {
-        Self { id, number }
+    pub(crate) fn new(id: RecordId, number: u32, token: Token) -> Self {
+        Self { id, number, token }
+    }
+
+    /// Returns the token of the claim, which only the one request that made it knows.
+    pub(crate) fn token(&self) -> Token {
+        self.token
     }
 
     /// Returns the key that the client sent.

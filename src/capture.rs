@@ -39,7 +39,7 @@ where
     if never_ends(head) || body.size_hint().lower() > config.response_limit as u64 {
         return Captured::Unbounded(Body::resumed(Bytes::new(), body));
     }
-    let keep = |name: &_| config.is_replayed(name, &head.headers);
+    let keep = config.is_replayed(&head.headers);
     let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
     let mut only: Option<Bytes> = None;
     let mut trailers = None;
@@ -70,8 +70,7 @@ where
 
 /// Makes the record of a response that is here already.
 pub(crate) fn whole(config: &Config, response: &Response<Bytes>) -> StoredResponse {
-    let headers = response.headers();
-    StoredResponse::filtered(response, |name| config.is_replayed(name, headers))
+    StoredResponse::filtered(response, config.is_replayed(response.headers()))
 }
 
 /// A switched protocol and the media types whose streams are open-ended by definition.

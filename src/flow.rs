@@ -15,6 +15,7 @@ use crate::{
     config::Config,
     obligation::Obligation,
     owned::{Answer, Owned, refuse, replay},
+    replay::REPLAYED,
     shared::Shared,
     store::RecordId,
 };
@@ -23,6 +24,7 @@ use crate::{
 // Each request allocates this future, and a future has room for an async function's arguments twice. So this is a
 // function with a block, what is large or rare is boxed, and all of it stays below the size up to which common
 // allocators are at their fastest, 1 KiB.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger")]
 pub(crate) fn guard<S, B, R>(
     shared: Arc<Shared>,
     mut inner: S,
@@ -44,12 +46,14 @@ where
             Err(rejection) => return Ok(refuse(&shared, &rejection)),
         };
         let is_head = head.method == Method::HEAD;
-        let (execution, attempt) = match acquire(&shared, &id, fingerprint, &obligation).await {
+        let outside = head.extensions.get::<Attempt>().map(Attempt::token);
+        let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
-            Acquired::Unprotected => {
-                let response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
+            Acquired::Unprotected | Acquired::Outside => {
+                let mut response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
+                response.headers_mut().remove(REPLAYED);
                 return Ok(response.map(Body::passed));
             }
         };
@@ -61,7 +65,7 @@ where
             return Ok(answer);
         }
 
-        head.extensions.insert(Attempt::new(id.clone(), attempt));
+        head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
         match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
             Ok(Ok(response)) => Ok(owned.finish(response).await),
             Ok(Err(error)) => {

@@ -3,11 +3,11 @@
 use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use http::{HeaderName, Response};
+use http::Response;
 use http_body::Body as HttpBody;
 
 use crate::{
-    Body, Fingerprint, Rejection, StoredResponse,
+    Body, Fingerprint, NothingExecuted, Rejection, StoredResponse,
     capture::{Captured, capture, whole},
     catch::catch,
     config::{Abandoned, Ask, Verdict},
@@ -27,7 +27,7 @@ pub(crate) type Answer<B> = Response<Body<B>>;
 pub(crate) struct Owned<'a> {
     shared: &'a Arc<Shared>,
     id: &'a RecordId,
-    token: Token,
+    pub(crate) token: Token,
     execution: Option<Execution>,
     fingerprint: Fingerprint,
     is_head: bool,
@@ -55,7 +55,8 @@ impl<'a> Owned<'a> {
                 self.abandon().await;
                 Some(refuse(self.shared, &Rejection::OutcomeUnknown))
             }
-            Ok(Verdict::Answer(response)) => {
+            Ok(Verdict::Answer(mut response)) => {
+                response.headers_mut().remove(REPLAYED);
                 let stored = whole(&self.shared.config, &response);
                 let ending = Ending::Complete(stored);
                 let superseded = match settle::end(self.shared, self.id, &mut self.execution, ending).await {
@@ -72,14 +73,14 @@ impl<'a> Owned<'a> {
     }
 
     /// Ends the claim by the handler's response: stores it, or releases the key.
-    // Not an async function: see `guard`.
+    // Not an async function, whose future would be larger; see `guard`.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
         let (mut head, body) = response.into_parts();
         async move {
-            head.headers.remove(HeaderName::from_static(REPLAYED));
+            head.headers.remove(REPLAYED);
             if !self.shared.config.is_stored(&head) {
                 settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
                 return Response::from_parts(head, Body::passed(body));
@@ -138,7 +139,9 @@ pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head
     Response::from_parts(head, Body::buffered(data, trailers.map(Box::new)))
 }
 
-/// Makes the answer for a rejection.
+/// Makes the answer for a rejection. It is not the answer of the key for another layer of this kind around this one.
 pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection) -> Answer<R> {
-    shared.config.answers.render(rejection).map(|data| Body::buffered(data, None))
+    let mut answer = shared.config.answers.render(rejection);
+    answer.extensions_mut().insert(NothingExecuted);
+    answer.map(|data| Body::buffered(data, None))
 }

@@ -59,23 +59,37 @@ where
         let mut lines = request.headers().get_all(&config.header).iter().peekable();
         if lines.peek().is_none() {
             if config.require_key {
-                return ResponseFuture::answered(refuse(&self.shared, &Rejection::KeyMissing));
+                return self.refuse(&Rejection::KeyMissing);
             }
             return self.bypass(request);
         }
-        let key = match config.key_syntax.parse(lines) {
+        let key = match config.key_syntax().parse(lines) {
             Ok(key) => key,
-            Err(error) => {
-                return ResponseFuture::answered(refuse(&self.shared, &Rejection::KeyMalformed(error)));
-            }
+            Err(error) => return self.refuse(&Rejection::KeyMalformed(error)),
         };
-        // The service that is ready goes with the request; its clone, which is not, stays.
-        let clone = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, clone);
+        let ready = self.take_ready();
         let obligation = Arc::<Obligation>::default();
         let (head, body) = request.into_parts();
         let flow = guard(Arc::clone(&self.shared), ready, Box::new(head), body, key, Arc::clone(&obligation));
         ResponseFuture::guarded(flow, obligation)
+    }
+}
+
+impl<Inner: Clone> Idempotency<Inner> {
+    /// Takes the service that is ready, for one request; its clone, which is not ready, stays.
+    fn take_ready(&mut self) -> Inner {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
+    }
+
+    fn refuse<F, R, E>(&mut self, rejection: &Rejection) -> ResponseFuture<F, R, E>
+    where
+        R: HttpBody<Data = Bytes> + 'static,
+        E: 'static,
+    {
+        // A ready service may hold a permit, which would be kept until the next request on this connection.
+        drop(self.take_ready());
+        ResponseFuture::answered(refuse(&self.shared, rejection))
     }
 }
 

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use tokio::sync::Semaphore;
 use tower::{ServiceBuilder, service_fn};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -83,6 +84,18 @@ async fn an_error_goes_on_unchanged_and_an_immediate_retry_runs_as_attempt_2() {
     }
 }
 
+/// Reads a body that must break off, and returns what came before.
+async fn start_of_broken(mut body: Incoming) -> String {
+    let mut start = String::new();
+    while let Some(frame) = body.frame().await {
+        match frame {
+            Ok(frame) => start.push_str(str::from_utf8(&frame.into_data().unwrap()).unwrap()),
+            Err(_) => return start,
+        }
+    }
+    panic!("the body is whole: {start}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_response_body_that_breaks_off_breaks_for_the_client_and_is_not_kept() {
     for version in VERSIONS {
@@ -94,12 +107,15 @@ async fn a_response_body_that_breaks_off_breaks_for_the_client_and_is_not_kept()
         let layer = IdempotencyLayer::new(MemoryStore::new());
         let server = serve(Router::new().route("/pay", handler).layer(layer)).await;
 
-        let mut first = http.stream(keyed(&server, "/pay", "k").body("{}".into()).unwrap()).await.into_body();
-        let start = first.frame().await.unwrap().unwrap().into_data().unwrap();
-        first.frame().await.unwrap().expect_err("the body breaks off");
+        let first = http.try_open(keyed(&server, "/pay", "k").body("{}".into()).unwrap()).await;
+        let start = match first {
+            Ok(first) => start_of_broken(first.into_body()).await,
+            Err(_) => String::new(),
+        };
         let retry = http.pay(&server, "k").await;
 
-        assert_eq!(start, "half of ");
+        // The reset of an HTTP/2 stream may overtake what was sent before it.
+        assert!(start == "half of " || matches!(version, Version::Http2), "{start:?}");
         assert_eq!(retry.body, "half of two");
         assert!(!retry.is_replay());
     }

@@ -1,14 +1,25 @@
 //! The promises of the layer, tested over real sockets: HTTP/1.1 and HTTP/2.
 
 mod support;
+mod wire;
 
 mod abandoned;
 mod ask;
+mod bad_input;
 mod completion;
 mod detach;
 mod drain;
+mod layering;
 mod lease;
+mod limits;
+mod marker;
 mod once;
 mod outage;
+mod raw;
+mod readiness;
 mod renewal;
+mod replay;
+mod streams;
+mod tenants;
+mod trailers;
 mod wait;

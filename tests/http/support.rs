@@ -1,6 +1,13 @@
 //! A server on a free port, clients that talk to it, and handlers that count their runs.
 
+mod charges;
+mod watched;
+
+pub(crate) use charges::{Charges, Visits, pay, record};
+pub(crate) use watched::{Call, Gate, Watched};
+
 use std::{
+    convert::Infallible,
     net::SocketAddr,
     sync::{
         Arc,
@@ -10,8 +17,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, StatusCode, request};
-use http_body_util::{BodyExt, Full};
+use futures_util::{Stream, StreamExt};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, request, response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioIo},
@@ -19,7 +29,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
-use tower::Service;
+use tower::{Layer, Service, service_fn};
+use tower_idempotency::{Body, IdempotencyLayer, Store};
 
 /// Far more than anything here takes, so that only a hang runs into it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -118,17 +129,22 @@ impl Http {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Answer, hyper_util::client::legacy::Error> {
-        let response =
-            tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time")?;
-        let (head, body) = response.into_parts();
+        let (head, body) = self.try_open(request).await?.into_parts();
         let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time").expect("a whole body");
         let trailers = body.trailers().cloned();
         Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
     }
 
-    /// Sends a request, and gives the response with its body unread.
-    pub(crate) async fn stream(&self, request: Request<Full<Bytes>>) -> http::Response<hyper::body::Incoming> {
-        tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time").unwrap()
+    /// Sends a request and returns as soon as the head of the answer is there.
+    pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
+        self.try_open(request).await.unwrap()
+    }
+
+    pub(crate) async fn try_open(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
+        tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time")
     }
 
     /// POSTs to `/pay` under a key.
@@ -180,6 +196,55 @@ pub(crate) fn eventually(condition: impl Fn() -> bool) -> impl Future<Output = (
     }
 }
 
+/// A response body of any shape.
+pub(crate) type Reply = UnsyncBoxBody<Bytes, Infallible>;
+
+/// What a handler of [`guard`] sees.
+pub(crate) struct Seen {
+    /// The number of this run, from 1.
+    pub(crate) run: usize,
+    pub(crate) head: request::Parts,
+    pub(crate) body: Bytes,
+    pub(crate) trailers: Option<HeaderMap>,
+}
+
+/// Serves one handler behind a layer, without a framework, and counts its runs.
+pub(crate) async fn guard<S: Store>(
+    layer: &IdempotencyLayer<S>,
+    runs: &Runs,
+    handler: impl Fn(Seen) -> Response<Reply> + Clone + Send + 'static,
+) -> Server {
+    let runs = runs.clone();
+    let service = service_fn(move |request: Request<Body<Incoming>>| {
+        let (run, handler) = (runs.count(), handler.clone());
+        async move {
+            let (head, body) = request.into_parts();
+            let body = body.collect().await?;
+            let trailers = body.trailers().cloned();
+            Ok::<_, hyper::Error>(handler(Seen { run, head, body: body.to_bytes(), trailers }))
+        }
+    });
+    serve(layer.layer(service)).await
+}
+
+/// Makes a response with a body of a known length.
+pub(crate) fn reply(head: response::Builder, body: impl Into<Bytes>) -> Response<Reply> {
+    head.body(Full::new(body.into()).boxed_unsync()).unwrap()
+}
+
+/// Makes a response with a body of an unknown length, frame by frame.
+pub(crate) fn framed(
+    head: response::Builder,
+    frames: impl Stream<Item = Frame<Bytes>> + Send + 'static,
+) -> Response<Reply> {
+    head.body(StreamBody::new(frames.map(Ok)).boxed_unsync()).unwrap()
+}
+
+/// Makes one header field.
+pub(crate) fn field(name: &'static str, value: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))])
+}
+
 /// POSTs to `/pay` under a key, and goes away when `moment` comes: HTTP/1.1 closes the socket, HTTP/2 resets the stream.
 pub(crate) async fn go_away(version: Version, server: &Server, key: &str, moment: impl Future<Output = ()>) {
     let http = Http::new(version);
@@ -188,9 +253,3 @@ pub(crate) async fn go_away(version: Version, server: &Server, key: &str, moment
         () = moment => {}
     }
 }
-
-mod charges;
-mod watched;
-
-pub(crate) use charges::{Charges, Visits, pay, record};
-pub(crate) use watched::{Call, Gate, Watched};
