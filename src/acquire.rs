@@ -1,11 +1,12 @@
 //! Claims the record of a request, waiting for its owner if that is wanted.
 
-use std::sync::Arc;
+use std::{future::Future, sync::Arc};
 
+use http::request;
 use tokio::time::Instant;
 
 use crate::{
-    Fingerprint, Rejection, StoredResponse,
+    Attempt, Fingerprint, Rejection, StoredResponse,
     config::StoreOutage,
     decide::{Decision, decide},
     executions::Execution,
@@ -29,60 +30,68 @@ pub(crate) enum Acquired {
 /// How often a claim follows abandoned claims that others replace first, before the store is taken for broken.
 const TAKEOVERS: u32 = 64;
 
-/// Claims the record; waits for its owner if that is wanted. `outside` is the claim of a layer around this one.
-pub(crate) async fn acquire(
+/// Claims the record; waits for its owner if that is wanted.
+// Not an async function: see `guard`.
+pub(crate) fn acquire(
     shared: &Arc<Shared>,
     id: &RecordId,
     fingerprint: Fingerprint,
-    outside: Option<Token>,
+    head: &request::Parts,
     obligation: &Obligation,
-) -> Acquired {
-    let config = &shared.config;
-    let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
-    let mut deadline = None;
-    let mut held = None;
-    for _ in 0..TAKEOVERS {
-        let execution = held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token));
-        // From here on the claim may stand, so that a dropped future has to find out and go on.
-        obligation.set(true);
-        let sent = Instant::now();
-        let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
-        let decision = match outcome {
-            Ok(Claim::Existing(record)) if Some(record.token) == outside => {
-                obligation.set(false);
-                return Acquired::Outside;
+) -> impl Future<Output = Acquired> {
+    async move {
+        let config = &shared.config;
+        let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
+        let mut deadline = None;
+        let mut held = None;
+        for _ in 0..TAKEOVERS {
+            let execution = held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token));
+            // From here on the claim may stand, so that a dropped future has to find out and go on.
+            obligation.set(true);
+            let sent = Instant::now();
+            let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
+            let decision = match outcome {
+                Ok(Claim::Existing(record)) if outside(head) == Some(record.token) => {
+                    obligation.set(false);
+                    return Acquired::Outside;
+                }
+                Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
+                Err(error) => {
+                    give_back(shared, id, execution, &error);
+                    return outage(shared, &error);
+                }
+            };
+            let (owner, retry_after) = match decision {
+                Decision::Run { attempt } => {
+                    shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
+                    renew::ensure(shared);
+                    return Acquired::Owner(execution, attempt);
+                }
+                Decision::Replay(response) => return Acquired::Replay(response),
+                Decision::Refuse(rejection) => return Acquired::Refused(rejection),
+                Decision::TakeOver { previous } => {
+                    claim.replaces = Some(previous);
+                    held = Some(execution);
+                    continue;
+                }
+                Decision::Wait { owner, retry_after } => (owner, retry_after),
+            };
+            drop(execution);
+            obligation.set(false);
+            let deadline = *deadline.get_or_insert_with(|| sent + config.wait.unwrap_or_default());
+            if deadline <= Instant::now() {
+                return Acquired::Refused(Rejection::InFlight { retry_after });
             }
-            Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
-            Err(error) => {
-                give_back(shared, id, execution, &error);
-                return outage(shared, &error);
-            }
-        };
-        let (owner, retry_after) = match decision {
-            Decision::Run { attempt } => {
-                shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                renew::ensure(shared);
-                return Acquired::Owner(execution, attempt);
-            }
-            Decision::Replay(response) => return Acquired::Replay(response),
-            Decision::Refuse(rejection) => return Acquired::Refused(rejection),
-            Decision::TakeOver { previous } => {
-                claim.replaces = Some(previous);
-                held = Some(execution);
-                continue;
-            }
-            Decision::Wait { owner, retry_after } => (owner, retry_after),
-        };
-        drop(execution);
-        obligation.set(false);
-        let deadline = *deadline.get_or_insert_with(|| sent + config.wait.unwrap_or_default());
-        if deadline <= Instant::now() {
-            return Acquired::Refused(Rejection::InFlight { retry_after });
+            // Boxed, since most requests never wait.
+            Box::pin(wait::for_owner(shared, id, owner, deadline)).await;
         }
-        // Boxed, since most requests never wait.
-        Box::pin(wait::for_owner(shared, id, owner, deadline)).await;
+        Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
     }
-    Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
+}
+
+/// Returns the claim under which this request runs already.
+fn outside(head: &request::Parts) -> Option<Token> {
+    head.extensions.get::<Attempt>().map(Attempt::token)
 }
 
 /// Frees what a failed claim may have written all the same, once, in the background: it would block the key for the

@@ -40,8 +40,8 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
     }
 
     /// Holds all data and the trailers.
-    pub(crate) fn buffered(data: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self { kind: Kind::Buffered { data, trailers: trailers.map(Box::new) } }
+    pub(crate) fn buffered(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
+        Self { kind: Kind::Buffered { data, trailers } }
     }
 
     /// Holds a request body that was read to its end.
@@ -131,7 +131,7 @@ impl<B: HttpBody> fmt::Debug for Body<B> {
 #[derive(Debug)]
 pub(crate) struct Collected {
     pub(crate) data: Bytes,
-    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) trailers: Option<Box<HeaderMap>>,
 }
 
 /// Why a request body could not be read.
@@ -161,7 +161,7 @@ pub(crate) async fn collect<B: HttpBody<Data = Bytes>>(
                 see(&piece);
                 data.push(piece);
             }
-            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
         }
     }
     Ok(Collected { data: data.join(), trailers })

@@ -39,7 +39,7 @@ where
     if never_ends(head) || body.size_hint().lower() > config.response_limit as u64 {
         return Captured::Unbounded(Body::resumed(Bytes::new(), body));
     }
-    let keep = |name: &_| config.is_replayed(name, &head.headers);
+    let keep = config.is_replayed(&head.headers);
     let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
     let mut only: Option<Bytes> = None;
     let mut trailers = None;
@@ -60,18 +60,17 @@ where
                     return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
                 }
             }
-            Err(frame) => trailers = frame.into_trailers().ok().or(trailers),
+            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
         }
     }
-    let stored = encoder.finish(trailers.as_ref());
+    let stored = encoder.finish(trailers.as_deref());
     let data = only.unwrap_or_else(|| stored.body());
     Captured::Whole(stored, Body::buffered(data, trailers))
 }
 
 /// Makes the record of a response that is here already.
 pub(crate) fn whole(config: &Config, response: &Response<Bytes>) -> StoredResponse {
-    let headers = response.headers();
-    StoredResponse::filtered(response, |name| config.is_replayed(name, headers))
+    StoredResponse::filtered(response, config.is_replayed(response.headers()))
 }
 
 /// A switched protocol and the media types whose streams are open-ended by definition.
@@ -109,5 +108,5 @@ where
             limit.as_mut().poll(cx).map(|()| Next::TimeIsUp)
         }
     });
-    catch(frame).await.unwrap_or_else(Next::Panicked)
+    catch(|| frame).await.unwrap_or_else(Next::Panicked)
 }

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, Method, Response, StatusCode, header, request,
 use crate::{
     Fingerprinter, NothingExecuted, Scope,
     key::KeySyntax,
-    reject::Answers,
+    reject::{Answers, Profile},
     replay::is_momentary,
     store::{Lease, RecordId},
 };
@@ -98,9 +98,18 @@ impl Config {
         }
     }
 
-    /// Tells whether a header line of a response is part of a replay.
-    pub(crate) fn is_replayed(&self, name: &HeaderName, headers: &HeaderMap) -> bool {
-        !self.not_replayed.contains(name) && !is_momentary(name, headers)
+    /// Tells which header lines of a response are part of a replay.
+    pub(crate) fn is_replayed(&self, headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
+        let is_momentary = is_momentary(headers);
+        move |name| !self.not_replayed.contains(name) && !is_momentary(name)
+    }
+
+    /// Returns what a key may look like.
+    pub(crate) fn key_syntax(&self) -> KeySyntax {
+        match self.answers.profile {
+            Profile::Ietf => self.key_syntax.quoted_only(),
+            Profile::Default | Profile::Stripe => self.key_syntax,
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! The guarded path, from the request to the stored answer, as one straight async function.
+//! The guarded path, from the request to the stored answer, as one straight asynchronous block.
 
-use std::{panic::resume_unwind, sync::Arc};
+use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, request};
@@ -11,7 +11,7 @@ use crate::{
     Attempt, Body, Fingerprint, IdempotencyKey, Rejection,
     acquire::{Acquired, acquire},
     body::{Collected, Unreadable, collect},
-    catch::{catch, catch_now},
+    catch::catch,
     config::Config,
     obligation::Obligation,
     owned::{Answer, Owned, refuse, replay},
@@ -21,65 +21,60 @@ use crate::{
 };
 
 /// Guards one request that carries a key.
-// Head and body come apart and stay where they are: the future is allocated for each request, and grows by whatever is
-// moved within it.
-pub(crate) async fn guard<S, B, R>(
+// Each request allocates this future, and a future has room for an async function's arguments twice. So this is a
+// function with a block, what is large or rare is boxed, and all of it stays below the size up to which common
+// allocators are at their fastest, 1 KiB.
+pub(crate) fn guard<S, B, R>(
     shared: Arc<Shared>,
     mut inner: S,
-    mut head: request::Parts,
+    mut head: Box<request::Parts>,
     body: B,
     key: IdempotencyKey,
     obligation: Arc<Obligation>,
-) -> Result<Answer<R>, S::Error>
+) -> impl Future<Output = Result<Answer<R>, S::Error>>
 where
     S: Service<Request<Body<B>>, Response = Response<R>>,
     B: HttpBody<Data = Bytes>,
     R: HttpBody<Data = Bytes>,
 {
-    let Some(scope) = shared.config.scope_of(&head) else { return Ok(refuse(&shared, &Rejection::UnknownCaller)) };
-    let (body, fingerprint) = match read(&shared.config, &head, body).await {
-        Ok(read) => read,
-        Err(rejection) => return Ok(refuse(&shared, &rejection)),
-    };
-    let id = RecordId::new(scope, key);
-    let is_head = head.method == Method::HEAD;
-    let outside = head.extensions.get::<Attempt>().map(Attempt::token);
-    let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
-        Acquired::Owner(execution, attempt) => (execution, attempt),
-        Acquired::Replay(response) => return Ok(replay(&response, is_head)),
-        Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
-        Acquired::Unprotected | Acquired::Outside => {
-            let mut response = inner.call(Request::from_parts(head, Body::collected(body))).await?;
-            response.headers_mut().remove(REPLAYED);
-            return Ok(response.map(Body::passed));
+    async move {
+        let Some(scope) = shared.config.scope_of(&head) else { return Ok(refuse(&shared, &Rejection::UnknownCaller)) };
+        let id = RecordId::new(scope, key);
+        let (body, fingerprint) = match read(&shared.config, &head, body).await {
+            Ok(read) => read,
+            Err(rejection) => return Ok(refuse(&shared, &rejection)),
+        };
+        let is_head = head.method == Method::HEAD;
+        let (execution, attempt) = match acquire(&shared, &id, fingerprint, &head, &obligation).await {
+            Acquired::Owner(execution, attempt) => (execution, attempt),
+            Acquired::Replay(response) => return Ok(replay(&response, is_head)),
+            Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
+            Acquired::Unprotected | Acquired::Outside => {
+                let mut response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
+                response.headers_mut().remove(REPLAYED);
+                return Ok(response.map(Body::passed));
+            }
+        };
+        let token = execution.token();
+        let mut owned = Owned::new(&shared, &id, execution, fingerprint, is_head);
+        if attempt > 1
+            && let Some(ask) = shared.config.abandoned.callback()
+            && let Some(answer) = Box::pin(owned.ask(ask, attempt)).await
+        {
+            return Ok(answer);
         }
-    };
-    let mut owned = Owned { shared, id, execution, fingerprint, is_head };
-    if attempt > 1
-        && let Some(ask) = owned.shared.config.abandoned.callback()
-    {
-        // Boxed, since it is rare.
-        match Box::pin(owned.ask(ask, attempt)).await {
-            Ok(still_owned) => owned = still_owned,
-            Err(answer) => return Ok(answer),
-        }
-    }
 
-    head.extensions.insert(Attempt::new(owned.id.clone(), attempt, owned.execution.token()));
-    let called = catch_now(|| inner.call(Request::from_parts(head, Body::collected(body))));
-    let response = match called {
-        Ok(running) => catch(running).await,
-        Err(panic) => Err(panic),
-    };
-    match response {
-        Ok(Ok(response)) => Ok(owned.finish(response).await),
-        Ok(Err(error)) => {
-            owned.abandon().await;
-            Err(error)
-        }
-        Err(panic) => {
-            owned.abandon().await;
-            resume_unwind(panic);
+        head.extensions.insert(Attempt::new(id.clone(), attempt, token));
+        match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
+            Ok(Ok(response)) => Ok(owned.finish(response).await),
+            Ok(Err(error)) => {
+                owned.abandon().await;
+                Err(error)
+            }
+            Err(panic) => {
+                owned.abandon().await;
+                resume_unwind(panic);
+            }
         }
     }
 }

@@ -237,16 +237,11 @@ impl<S> IdempotencyLayer<S> {
 
 /// How our own answers look.
 impl<S> IdempotencyLayer<S> {
-    /// Follows a common dialect. Default: [`Profile::Default`]. [`Profile::Ietf`] also sets the key syntax to quoted
-    /// only.
+    /// Follows a common dialect. Default: [`Profile::Default`]. With [`Profile::Ietf`], keys must be quoted whatever the
+    /// key syntax.
     #[must_use]
     pub fn profile(self, profile: Profile) -> Self {
-        self.set(|config| {
-            config.answers.profile = profile;
-            if profile == Profile::Ietf {
-                config.key_syntax = config.key_syntax.quoted_only();
-            }
-        })
+        self.set(|config| config.answers.profile = profile)
     }
 
     /// Sets what `Retry-After` advises, in whole seconds, while a request is in flight (never beyond the rest of its

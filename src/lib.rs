@@ -39,7 +39,7 @@ pub use fingerprint::{Fingerprint, Fingerprinter};
 pub use future::ResponseFuture;
 pub use key::{IdempotencyKey, KeyError, KeySyntax};
 pub use layer::{IdempotencyLayer, Settled};
-pub use reject::{Profile, Rejection};
+pub use reject::{Profile, Rejection, UnknownProfile};
 pub use response::{DamagedResponse, NothingExecuted, StoredResponse};
 pub use scope::Scope;
 pub use service::Idempotency;

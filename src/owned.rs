@@ -1,6 +1,6 @@
 //! A claim that is ours: how a run ends, and what the client gets.
 
-use std::{panic::resume_unwind, sync::Arc};
+use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use http::Response;
@@ -16,40 +16,54 @@ use crate::{
     replay::{REPLAYED, make_replay},
     settle::{self, Ended, Ending},
     shared::Shared,
-    store::{Claim, RecordId},
+    store::{Claim, RecordId, Token},
 };
 
 /// The response of a guarded service.
 pub(crate) type Answer<B> = Response<Body<B>>;
 
-/// A claim that is ours, until one of the methods that end it.
+/// A claim that is ours, until one of the methods that end it was called.
 #[derive(Debug)]
-pub(crate) struct Owned {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) id: RecordId,
-    pub(crate) execution: Execution,
-    pub(crate) fingerprint: Fingerprint,
-    pub(crate) is_head: bool,
+pub(crate) struct Owned<'a> {
+    shared: &'a Arc<Shared>,
+    id: &'a RecordId,
+    token: Token,
+    execution: Option<Execution>,
+    fingerprint: Fingerprint,
+    is_head: bool,
 }
 
-impl Owned {
-    /// Asks what became of the runs before; keeps the claim if the handler is to run.
-    pub(crate) async fn ask<R>(self, ask: Ask, attempt: u32) -> Result<Self, Answer<R>>
+impl<'a> Owned<'a> {
+    pub(crate) fn new(
+        shared: &'a Arc<Shared>,
+        id: &'a RecordId,
+        execution: Execution,
+        fingerprint: Fingerprint,
+        is_head: bool,
+    ) -> Self {
+        Self { shared, id, token: execution.token(), execution: Some(execution), fingerprint, is_head }
+    }
+
+    /// Asks what became of the runs before. Returns an answer, or `None` if the handler is to run.
+    pub(crate) async fn ask<R>(&mut self, ask: Ask, attempt: u32) -> Option<Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
-        match catch(ask.verdict(Abandoned { id: self.id.clone(), attempt })).await {
-            Ok(Verdict::Rerun) => Ok(self),
+        match catch(|| ask.verdict(Abandoned { id: self.id.clone(), attempt })).await {
+            Ok(Verdict::Rerun) => None,
             Ok(Verdict::Refuse) => {
-                let shared = Arc::clone(&self.shared);
                 self.abandon().await;
-                Err(refuse(&shared, &Rejection::OutcomeUnknown))
+                Some(refuse(self.shared, &Rejection::OutcomeUnknown))
             }
             Ok(Verdict::Answer(mut response)) => {
                 response.headers_mut().remove(REPLAYED);
                 let stored = whole(&self.shared.config, &response);
-                let lost = self.complete(stored).await;
-                Err(lost.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
+                let ending = Ending::Complete(stored);
+                let superseded = match settle::end(self.shared, self.id, &mut self.execution, ending).await {
+                    Ended::Lost => self.superseding().await,
+                    Ended::Durable | Ended::Retrying => None,
+                };
+                Some(superseded.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
             }
             Err(panic) => {
                 self.abandon().await;
@@ -59,58 +73,59 @@ impl Owned {
     }
 
     /// Ends the claim by the handler's response: stores it, or releases the key.
-    pub(crate) async fn finish<R>(self, response: Response<R>) -> Answer<R>
+    // Not an async function: see `guard`.
+    pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
         let (mut head, body) = response.into_parts();
-        head.headers.remove(REPLAYED);
-        if !self.shared.config.is_stored(&head) {
-            settle::end(&self.shared, &self.id, self.execution, Ending::Release).await;
-            return Response::from_parts(head, Body::passed(body));
-        }
-        let (stored, body) = match capture(&self.shared.config, &head, body).await {
-            Captured::Whole(stored, body) => (stored, body),
-            Captured::Unbounded(body) => (StoredResponse::not_replayable(head.status), body),
-            Captured::Broken(body) => {
-                self.abandon().await;
-                return Response::from_parts(head, body);
+        async move {
+            head.headers.remove(REPLAYED);
+            if !self.shared.config.is_stored(&head) {
+                settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
+                return Response::from_parts(head, Body::passed(body));
             }
-            Captured::Panicked(panic) => {
-                self.abandon().await;
-                resume_unwind(panic);
+            let (stored, body) = match capture(&self.shared.config, &head, body).await {
+                Captured::Whole(stored, body) => (stored, body),
+                Captured::Unbounded(body) => (StoredResponse::not_replayable(head.status), body),
+                Captured::Broken(body) => {
+                    self.abandon().await;
+                    return Response::from_parts(head, body);
+                }
+                Captured::Panicked(panic) => {
+                    self.abandon().await;
+                    resume_unwind(panic);
+                }
+            };
+            let ending = Ending::Complete(stored);
+            if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost
+                && let Some(answer) = Box::pin(self.superseding()).await
+            {
+                return answer;
             }
-        };
-        match self.complete(stored).await {
-            None => Response::from_parts(head, body),
-            Some(answer) => answer,
+            Response::from_parts(head, body)
         }
     }
 
     /// Ends the lease at once, so that the claim counts as abandoned.
-    pub(crate) async fn abandon(self) {
-        settle::abandon(&self.shared, &self.id, self.execution).await;
+    pub(crate) async fn abandon(&mut self) {
+        settle::abandon(self.shared, self.id, self.token).await;
+        self.execution = None;
     }
 
-    /// Makes an answer durable. If the record belongs to another run by now, returns the answer of that: one key has
-    /// one answer.
-    async fn complete<R>(self, stored: StoredResponse) -> Option<Answer<R>>
+    /// Returns the answer of the run that took the record over, if there is one: one key has one answer.
+    async fn superseding<R>(&self) -> Option<Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
-        let own = self.execution.token();
-        match settle::end(&self.shared, &self.id, self.execution, Ending::Complete(stored)).await {
-            Ended::Durable | Ended::Retrying => return None,
-            Ended::Lost => {}
-        }
-        let record = self.shared.bounded(self.shared.store.lookup(&self.id)).await.ok()??;
-        match decide(Claim::Existing(record), own, self.fingerprint, &self.shared.config) {
+        let record = self.shared.bounded(self.shared.store.lookup(self.id)).await.ok()??;
+        match decide(Claim::Existing(record), self.token, self.fingerprint, &self.shared.config) {
             Decision::Replay(stored) => Some(replay(&stored, self.is_head)),
             Decision::Refuse(Rejection::Mismatch) | Decision::Run { .. } => None,
-            Decision::Refuse(rejection) => Some(refuse(&self.shared, &rejection)),
+            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection)),
             Decision::Wait { .. } | Decision::TakeOver { .. } => {
                 let retry_after = self.shared.config.retry_after;
-                Some(refuse(&self.shared, &Rejection::InFlight { retry_after }))
+                Some(refuse(self.shared, &Rejection::InFlight { retry_after }))
             }
         }
     }
@@ -121,7 +136,7 @@ pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head
     let (response, trailers) = stored.decode();
     let (mut head, data) = response.into_parts();
     make_replay(&mut head, data.len(), is_head);
-    Response::from_parts(head, Body::buffered(data, trailers))
+    Response::from_parts(head, Body::buffered(data, trailers.map(Box::new)))
 }
 
 /// Makes the answer for a rejection. It is not the answer of the key for another layer of this kind around this one.

@@ -1,6 +1,6 @@
 //! Our own answers: one problem document (RFC 9457) for each reason to refuse a request.
 
-use std::{borrow::Cow, fmt, sync::Arc};
+use std::{borrow::Cow, fmt, str::FromStr, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -97,7 +97,9 @@ impl Rejection {
         }
     }
 
-    fn title(&self) -> &'static str {
+    /// Returns the title of the problem document: the reason in a few words, the same for each rejection of a kind.
+    #[must_use]
+    pub fn title(&self) -> &'static str {
         match self {
             Self::KeyMissing => "The idempotency key is missing",
             Self::KeyMalformed(_) => "The idempotency key is malformed",
@@ -114,7 +116,9 @@ impl Rejection {
         }
     }
 
-    fn detail(&self) -> Cow<'static, str> {
+    /// Returns the detail of the problem document: what the client can do about it. It never contains the key.
+    #[must_use]
+    pub fn detail(&self) -> Cow<'static, str> {
         Cow::Borrowed(match self {
             Self::KeyMissing => "Send a unique key with this request, and the same key with each retry of it.",
             Self::KeyMalformed(error) => return Cow::Owned(format!("Nothing was executed: {error}.")),
@@ -145,6 +149,15 @@ impl Rejection {
     }
 }
 
+/// Writes the title.
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.title())
+    }
+}
+
+impl std::error::Error for Rejection {}
+
 /// Which of the common dialects the answers follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Profile {
@@ -167,6 +180,41 @@ pub(crate) struct Answers {
     pub(crate) link: Option<HeaderValue>,
     pub(crate) customize: Option<Customize>,
 }
+
+/// Writes the name: `default`, `ietf` or `stripe`.
+impl fmt::Display for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Default => "default",
+            Self::Ietf => "ietf",
+            Self::Stripe => "stripe",
+        })
+    }
+}
+
+/// Reads the name: `default`, `ietf` or `stripe`.
+impl FromStr for Profile {
+    type Err = UnknownProfile;
+
+    fn from_str(name: &str) -> Result<Self, UnknownProfile> {
+        [Self::Default, Self::Ietf, Self::Stripe]
+            .into_iter()
+            .find(|profile| profile.to_string() == name)
+            .ok_or(UnknownProfile(()))
+    }
+}
+
+/// A name that is not one of a [`Profile`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnknownProfile(());
+
+impl fmt::Display for UnknownProfile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a profile is `default`, `ietf` or `stripe`")
+    }
+}
+
+impl std::error::Error for UnknownProfile {}
 
 type AnswerWith = dyn Fn(&Rejection, Response<Bytes>) -> Response<Bytes> + Send + Sync;
 
@@ -313,6 +361,14 @@ mod tests {
         assert_eq!(read(Rejection::InFlight { retry_after: 1 })["error"]["code"], "idempotency_key_in_use");
         assert_eq!(read(Rejection::KeyMissing)["error"]["type"], "invalid_request_error");
         assert_eq!(read(Rejection::RecordDamaged)["error"]["type"], "api_error");
+    }
+
+    #[test]
+    fn a_profile_is_read_by_the_name_it_is_written_by() {
+        for profile in [Profile::Default, Profile::Ietf, Profile::Stripe] {
+            assert_eq!(profile.to_string().parse(), Ok(profile));
+        }
+        assert!("IETF".parse::<Profile>().unwrap_err().to_string().contains("`ietf`"));
     }
 
     #[test]

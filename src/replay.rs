@@ -2,19 +2,24 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
 
-/// Tells whether a header line belongs to one connection or one moment, and so is never part of a replay: the
+/// Tells which header lines belong to one connection or one moment, and so are never part of a replay: the
 /// connection-specific fields of RFC 9110 section 7.6.1, those named by `Connection`, `Date`, and our own marker.
-pub(crate) fn is_momentary(name: &HeaderName, headers: &HeaderMap) -> bool {
+pub(crate) fn is_momentary(headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool {
     const NEVER: [HeaderName; 5] =
         [header::CONNECTION, header::TRANSFER_ENCODING, header::TE, header::UPGRADE, header::DATE];
-    NEVER.contains(name)
-        || matches!(name.as_str(), "keep-alive" | "proxy-connection" | REPLAYED)
-        || headers.get_all(header::CONNECTION).iter().any(|value| {
-            value
-                .as_bytes()
-                .split(|byte| *byte == b',')
-                .any(|option| option.trim_ascii().eq_ignore_ascii_case(name.as_str().as_bytes()))
-        })
+    let options = headers.contains_key(header::CONNECTION).then(|| headers.get_all(header::CONNECTION));
+    move |name| {
+        NEVER.contains(name)
+            || matches!(name.as_str(), "keep-alive" | "proxy-connection" | REPLAYED)
+            || options.iter().flatten().any(|line| names(line, name))
+    }
+}
+
+/// Tells whether a line of `Connection` names a field.
+fn names(line: &HeaderValue, field: &HeaderName) -> bool {
+    line.as_bytes()
+        .split(|byte| *byte == b',')
+        .any(|option| option.trim_ascii().eq_ignore_ascii_case(field.as_str().as_bytes()))
 }
 
 /// The name of the header line that marks a replay.

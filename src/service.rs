@@ -63,14 +63,14 @@ where
             }
             return self.bypass(request);
         }
-        let key = match config.key_syntax.parse(lines) {
+        let key = match config.key_syntax().parse(lines) {
             Ok(key) => key,
             Err(error) => return self.refuse(&Rejection::KeyMalformed(error)),
         };
         let ready = self.take_ready();
         let obligation = Arc::<Obligation>::default();
         let (head, body) = request.into_parts();
-        let flow = guard(Arc::clone(&self.shared), ready, head, body, key, Arc::clone(&obligation));
+        let flow = guard(Arc::clone(&self.shared), ready, Box::new(head), body, key, Arc::clone(&obligation));
         ResponseFuture::guarded(flow, obligation)
     }
 }

@@ -2,12 +2,15 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::Pin,
     sync::Arc,
     task::Poll,
 };
 
-use tokio::{sync::Semaphore, time::sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Sleep, sleep},
+};
 
 use crate::{Store, config::Config, executions::Executions, store::StoreError};
 
@@ -30,18 +33,18 @@ impl Shared {
     }
 
     /// Awaits a call of the store, but not for longer than the store's time limit.
-    pub(crate) async fn bounded<T>(&self, call: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-        let mut call = pin!(call);
-        // A store that answers at once costs no timer.
-        if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx))).await {
-            return result;
-        }
-        // Boxed, since a timer is large and most calls need none.
-        let mut limit = Box::pin(sleep(self.config.store_timeout));
-        poll_fn(|cx| match call.as_mut().poll(cx) {
+    pub(crate) fn bounded<C, T>(&self, mut call: C) -> impl Future<Output = Result<T, StoreError>>
+    where
+        C: Future<Output = Result<T, StoreError>> + Unpin,
+    {
+        // Boxed, and made at the first wait, since most calls need no timer.
+        let mut limit: Option<Pin<Box<Sleep>>> = None;
+        poll_fn(move |cx| match Pin::new(&mut call).poll(cx) {
             Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => limit.as_mut().poll(cx).map(|()| Err(StoreError::unavailable("no answer in time"))),
+            Poll::Pending => {
+                let limit = limit.get_or_insert_with(|| Box::pin(sleep(self.config.store_timeout)));
+                limit.as_mut().poll(cx).map(|()| Err(StoreError::unavailable("no answer in time")))
+            }
         })
-        .await
     }
 }

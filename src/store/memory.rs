@@ -36,7 +36,8 @@ use crate::{
 /// # Memory and time
 ///
 /// A record takes at most 320 bytes besides its scope, key and response (a test measures it), and an empty store
-/// about 200 KiB. The records are spread over many small tables, one per 1,024 records of `max_records` within 16 to 4,096, so that no table takes long to grow.
+/// about 20 KiB. The records are spread over tables, one per 16,384 records of `max_records` within 16 to 4,096, which
+/// grow apart from each other and move no record, so that no claim waits long for one to grow.
 /// There is no background task: each claim removes a few expired records, and [`purge`](Store::purge) removes the
 /// rest. A store that nobody claims in keeps its memory until it is purged.
 ///

@@ -149,7 +149,7 @@ async fn a_body_that_breaks_off_runs_nothing_and_leaves_the_key_free() {
 fn nonsense_in_the_configuration_is_refused_when_it_is_built() {
     let panics = |build: fn(IdempotencyLayer<MemoryStore>) -> IdempotencyLayer<MemoryStore>| {
         let caught = catch_unwind(|| build(IdempotencyLayer::new(MemoryStore::new())));
-        let panic = caught.err().expect("a panic");
+        let panic = caught.expect_err("a panic");
         panic.downcast_ref::<String>().cloned().or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
     };
     for (build, said) in [

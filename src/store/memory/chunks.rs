@@ -3,7 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 /// Items in a chunk: few, so that a shard with one record takes little.
-const CHUNK: usize = 8;
+const CHUNK: usize = 32;
 
 /// Items without gaps, found by position.
 #[derive(Debug)]

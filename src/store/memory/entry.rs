@@ -13,14 +13,14 @@ use crate::{
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Hashed<'a> {
     pub(super) id: &'a RecordId,
-    pub(super) hash: u64,
+    pub(super) hash: u32,
 }
 
 /// One record, in flight, abandoned or completed.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) id: RecordId,
-    pub(super) hash: u64,
+    pub(super) hash: u32,
     pub(super) token: Token,
     pub(super) fingerprint: Fingerprint,
     pub(super) lease_until: Moment,

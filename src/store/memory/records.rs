@@ -18,15 +18,33 @@ use crate::{
 
 /// Holds records, each known by the slot it has in `entries`.
 ///
-/// The table keeps nothing but slots, so that growing it moves 5 bytes a record, and takes the hash that chose the shard.
+/// The table keeps the hash beside each slot, so that growing it moves 9 bytes a record and looks at no record.
 ///
 /// Invariant: every slot is in `table` once, and in one of the two indexes once, with the moment its record expires.
 #[derive(Debug, Default)]
 pub(super) struct Records {
     entries: Chunks<Entry>,
-    table: HashTable<u32>,
+    table: HashTable<Named>,
     unfinished: Heap,
     completed: Heap,
+}
+
+/// A slot in the table.
+#[derive(Debug, Clone, Copy)]
+struct Named {
+    hash: u32,
+    slot: u32,
+}
+
+impl Named {
+    fn table_hash(&self) -> u64 {
+        table_hash(self.hash)
+    }
+}
+
+/// Spreads half a hash over a whole one, since the table takes its lowest and its highest bits.
+fn table_hash(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
 impl Records {
@@ -142,7 +160,8 @@ impl Records {
 
     fn find(&self, id: Hashed<'_>) -> Option<usize> {
         let entries = &self.entries;
-        self.table.find(id.hash, |slot| entries[*slot as usize].id == *id.id).map(|slot| *slot as usize)
+        let same = |named: &Named| named.hash == id.hash && entries[named.slot as usize].id == *id.id;
+        self.table.find(table_hash(id.hash), same).map(|named| named.slot as usize)
     }
 
     /// Finds a record that is not over and carries the token.
@@ -153,10 +172,9 @@ impl Records {
     fn insert(&mut self, entry: Entry) {
         let slot = self.entries.len();
         let name = u32::try_from(slot).expect("the records of a shard are fewer than 2^32, since they fit in memory");
-        let hash = entry.hash;
+        let named = Named { hash: entry.hash, slot: name };
         self.entries.push(entry);
-        let entries = &self.entries;
-        self.table.insert_unique(hash, name, |slot| entries[*slot as usize].hash);
+        self.table.insert_unique(named.table_hash(), named, Named::table_hash);
         self.schedule(slot);
     }
 
@@ -169,8 +187,7 @@ impl Records {
         }
         let entry = self.entries.swap_remove(slot);
         if self.table.capacity() > 32 && self.table.len() < self.table.capacity() / 4 {
-            let entries = &self.entries;
-            self.table.shrink_to(2 * self.table.len(), |slot| entries[*slot as usize].hash);
+            self.table.shrink_to(2 * self.table.len(), Named::table_hash);
         }
         room.give_back(entry.bytes());
         entry
@@ -179,14 +196,14 @@ impl Records {
     /// Makes table and index know the record at `slot` by another slot, or the table forget it.
     fn rename(&mut self, slot: usize, to: Option<usize>) {
         let entry = &self.entries[slot];
-        let found = self.table.find_entry(entry.hash, |name| *name as usize == slot);
+        let found = self.table.find_entry(table_hash(entry.hash), |named| named.slot as usize == slot);
         let mut found = found.expect("every slot is in the table");
         let Some(to) = to else {
             found.remove();
             return;
         };
         let to = u32::try_from(to).expect("a slot below another one is as small");
-        *found.get_mut() = to;
+        found.get_mut().slot = to;
         let place = entry.place;
         self.index_of(slot).0.rename(place, to);
     }
