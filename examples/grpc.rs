@@ -85,7 +85,7 @@ async fn charge(request: Request<ChargeRequest>) -> Result<tonic::Response<Charg
 }
 
 /// Turns each answer of the layer into a gRPC status without a message, which gRPC sends as HTTP 200.
-fn answer(rejection: &Rejection, problem: Response<Bytes>) -> Response<Bytes> {
+fn answer(rejection: &Rejection, _: Response<Bytes>) -> Response<Bytes> {
     let code = match rejection {
         Rejection::KeyMissing | Rejection::KeyMalformed(_) | Rejection::Mismatch | Rejection::BodyIncomplete => {
             Code::InvalidArgument
@@ -98,8 +98,7 @@ fn answer(rejection: &Rejection, problem: Response<Bytes>) -> Response<Bytes> {
         Rejection::RecordDamaged => Code::DataLoss,
         _ => Code::Unknown,
     };
-    let problem: serde_json::Value = serde_json::from_slice(problem.body()).unwrap_or_default();
-    let mut status = Status::new(code, problem["detail"].as_str().unwrap_or(rejection.name()));
+    let mut status = Status::new(code, rejection.detail());
     if let Some(seconds) = rejection.retry_after() {
         // The hint that gRPC clients with a retry policy follow.
         status.metadata_mut().insert("grpc-retry-pushback-ms", seconds.saturating_mul(1000).into());

@@ -2,11 +2,10 @@
 
 use std::{future::Future, sync::Arc};
 
-use http::request;
 use tokio::time::Instant;
 
 use crate::{
-    Attempt, Fingerprint, Rejection, StoredResponse,
+    Fingerprint, Rejection, StoredResponse,
     config::StoreOutage,
     decide::{Decision, decide},
     executions::Execution,
@@ -30,13 +29,13 @@ pub(crate) enum Acquired {
 /// How often a claim follows abandoned claims that others replace first, before the store is taken for broken.
 const TAKEOVERS: u32 = 64;
 
-/// Claims the record; waits for its owner if that is wanted.
-// Not an async function: see `guard`.
+/// Claims the record; waits for its owner if that is wanted. `outside` is the claim of a layer around this one.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
 pub(crate) fn acquire(
     shared: &Arc<Shared>,
     id: &RecordId,
     fingerprint: Fingerprint,
-    head: &request::Parts,
+    outside: Option<Token>,
     obligation: &Obligation,
 ) -> impl Future<Output = Acquired> {
     async move {
@@ -44,14 +43,16 @@ pub(crate) fn acquire(
         let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
         let mut deadline = None;
         let mut held = None;
-        for _ in 0..TAKEOVERS {
-            let execution = held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token));
+        let mut takeovers = 0;
+        while takeovers < TAKEOVERS {
+            let execution =
+                held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token, claim.lease));
             // From here on the claim may stand, so that a dropped future has to find out and go on.
             obligation.set(true);
             let sent = Instant::now();
             let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
             let decision = match outcome {
-                Ok(Claim::Existing(record)) if outside(head) == Some(record.token) => {
+                Ok(Claim::Existing(record)) if Some(record.token) == outside => {
                     obligation.set(false);
                     return Acquired::Outside;
                 }
@@ -64,12 +65,20 @@ pub(crate) fn acquire(
             let (owner, retry_after) = match decision {
                 Decision::Run { attempt } => {
                     shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                    renew::ensure(shared);
+                    renew::ensure(shared).await;
                     return Acquired::Owner(execution, attempt);
                 }
                 Decision::Replay(response) => return Acquired::Replay(response),
                 Decision::Refuse(rejection) => return Acquired::Refused(rejection),
+                // Renewing it failed, and yet its handler is alive, in this process.
+                Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
+                    if config.wait.is_none() {
+                        return Acquired::Refused(Rejection::InFlight { retry_after: config.retry_after });
+                    }
+                    (previous, config.retry_after)
+                }
                 Decision::TakeOver { previous } => {
+                    takeovers += 1;
                     claim.replaces = Some(previous);
                     held = Some(execution);
                     continue;
@@ -87,11 +96,6 @@ pub(crate) fn acquire(
         }
         Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
     }
-}
-
-/// Returns the claim under which this request runs already.
-fn outside(head: &request::Parts) -> Option<Token> {
-    head.extensions.get::<Attempt>().map(Attempt::token)
 }
 
 /// Frees what a failed claim may have written all the same, once, in the background: it would block the key for the

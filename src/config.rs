@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, Response, StatusCode, header, request, response};
 
 use crate::{
-    Fingerprinter, NothingExecuted, Scope,
+    Fingerprinter, NothingExecuted, Profile, Scope,
+    answers::Answers,
     key::KeySyntax,
-    reject::{Answers, Profile},
     replay::is_momentary,
     store::{Lease, RecordId},
 };

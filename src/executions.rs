@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-use crate::store::{RecordId, Token};
+use crate::store::{Lease, RecordId, Token};
 
 const SHARDS: usize = 16;
 
@@ -33,15 +33,16 @@ type Shard = HashMap<Token, Entry, BuildHasherDefault<TokenHasher>>;
 #[derive(Debug)]
 struct Entry {
     id: RecordId,
+    lease: Lease,
     renew_at: Option<Instant>,
     waiters: Option<Arc<Notify>>,
 }
 
 impl Executions {
     /// Enters an execution, without a lease to renew yet. It ends when the guard is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, id: RecordId, token: Token) -> Execution {
+    pub(crate) fn enter(self: &Arc<Self>, id: RecordId, token: Token, lease: Lease) -> Execution {
         self.live.fetch_add(1, Ordering::SeqCst);
-        self.shard(token).insert(token, Entry { id, renew_at: None, waiters: None });
+        self.shard(token).insert(token, Entry { id, lease, renew_at: None, waiters: None });
         Execution { token, executions: Arc::clone(self) }
     }
 
@@ -66,6 +67,11 @@ impl Executions {
         self.live.load(Ordering::SeqCst)
     }
 
+    /// Tells whether the execution with this token is of this process and has not ended.
+    pub(crate) fn holds(&self, token: Token) -> bool {
+        self.shard(token).contains_key(&token)
+    }
+
     /// Resolves when the execution with this token ends or loses its lease; `None` if it is not of this process.
     pub(crate) fn watch(&self, token: Token) -> Option<OwnedNotified> {
         let mut shard = self.shard(token);
@@ -76,7 +82,7 @@ impl Executions {
 
     /// Takes the executions whose lease is due for renewal, and says when the next one will be. A taken one is not due
     /// again until [`renew_at`](Self::renew_at) is called.
-    pub(crate) fn take_due(&self, now: Instant) -> (Vec<(RecordId, Token)>, Option<Instant>) {
+    pub(crate) fn take_due(&self, now: Instant) -> (Vec<(RecordId, Token, Lease)>, Option<Instant>) {
         let mut due = Vec::new();
         let mut next: Option<Instant> = None;
         for shard in &self.shards {
@@ -84,7 +90,7 @@ impl Executions {
                 match entry.renew_at {
                     Some(at) if at <= now => {
                         entry.renew_at = None;
-                        due.push((entry.id.clone(), *token));
+                        due.push((entry.id.clone(), *token, entry.lease));
                     }
                     Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     None => {}

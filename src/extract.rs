@@ -9,10 +9,7 @@ use axum::{
 };
 use http::request::Parts;
 
-use crate::{
-    Attempt,
-    reject::{Answers, Rejection},
-};
+use crate::{Attempt, Rejection, answers::Answers};
 
 /// Refuses a request without a key with 400, as [`require_key`](crate::IdempotencyLayer::require_key) does.
 impl<State: Sync> FromRequestParts<State> for Attempt {

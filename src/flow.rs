@@ -24,6 +24,7 @@ use crate::{
 // Each request allocates this future, and a future has room for an async function's arguments twice. So this is a
 // function with a block, what is large or rare is boxed, and all of it stays below the size up to which common
 // allocators are at their fastest, 1 KiB.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger")]
 pub(crate) fn guard<S, B, R>(
     shared: Arc<Shared>,
     mut inner: S,
@@ -45,7 +46,8 @@ where
             Err(rejection) => return Ok(refuse(&shared, &rejection)),
         };
         let is_head = head.method == Method::HEAD;
-        let (execution, attempt) = match acquire(&shared, &id, fingerprint, &head, &obligation).await {
+        let outside = head.extensions.get::<Attempt>().map(Attempt::token);
+        let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
@@ -55,7 +57,6 @@ where
                 return Ok(response.map(Body::passed));
             }
         };
-        let token = execution.token();
         let mut owned = Owned::new(&shared, &id, execution, fingerprint, is_head);
         if attempt > 1
             && let Some(ask) = shared.config.abandoned.callback()
@@ -64,7 +65,7 @@ where
             return Ok(answer);
         }
 
-        head.extensions.insert(Attempt::new(id.clone(), attempt, token));
+        head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
         match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
             Ok(Ok(response)) => Ok(owned.finish(response).await),
             Ok(Err(error)) => {

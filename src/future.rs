@@ -130,20 +130,25 @@ impl<T: 'static> Drop for Guarded<T> {
         if let Some(future) = self.future.take()
             && self.obligation.stands()
         {
-            self.runtime.spawn(Detached { future });
+            let obligation = Arc::clone(&self.obligation);
+            self.runtime.spawn(Detached { future, obligation });
         }
     }
 }
 
-/// A guarded future on the runtime: what it answers goes nowhere.
+/// A guarded future on the runtime: what it answers goes nowhere, so that it ends when its obligation does.
 struct Detached<T> {
     future: BoxFuture<T>,
+    obligation: Arc<Obligation>,
 }
 
 impl<T> Future for Detached<T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.future.as_mut().poll(cx).map(drop)
+        match self.future.as_mut().poll(cx) {
+            Poll::Pending if self.obligation.stands() => Poll::Pending,
+            Poll::Pending | Poll::Ready(_) => Poll::Ready(()),
+        }
     }
 }

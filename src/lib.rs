@@ -3,6 +3,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acquire;
+mod answers;
 mod attempt;
 mod body;
 mod capture;
@@ -19,6 +20,7 @@ mod key;
 mod layer;
 mod obligation;
 mod owned;
+mod profile;
 mod reject;
 mod renew;
 mod replay;
@@ -39,7 +41,8 @@ pub use fingerprint::{Fingerprint, Fingerprinter};
 pub use future::ResponseFuture;
 pub use key::{IdempotencyKey, KeyError, KeySyntax};
 pub use layer::{IdempotencyLayer, Settled};
-pub use reject::{Profile, Rejection, UnknownProfile};
+pub use profile::{Profile, UnknownProfile};
+pub use reject::Rejection;
 pub use response::{DamagedResponse, NothingExecuted, StoredResponse};
 pub use scope::Scope;
 pub use service::Idempotency;

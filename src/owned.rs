@@ -27,7 +27,7 @@ pub(crate) type Answer<B> = Response<Body<B>>;
 pub(crate) struct Owned<'a> {
     shared: &'a Arc<Shared>,
     id: &'a RecordId,
-    token: Token,
+    pub(crate) token: Token,
     execution: Option<Execution>,
     fingerprint: Fingerprint,
     is_head: bool,
@@ -73,7 +73,7 @@ impl<'a> Owned<'a> {
     }
 
     /// Ends the claim by the handler's response: stores it, or releases the key.
-    // Not an async function: see `guard`.
+    // Not an async function, whose future would be larger; see `guard`.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
     where
         R: HttpBody<Data = Bytes>,

@@ -55,12 +55,45 @@ mod leasing;
 mod support;
 
 pub use self::{
-    cancelling::*,
+    cancelling::{
+        a_dropped_claim_blocks_its_key_for_its_lease_at_most, a_dropped_completion_can_be_repeated,
+        a_store_stays_usable_when_its_calls_are_dropped,
+    },
     case::{CASES, Case},
-    claiming::*,
-    completing::*,
-    expiring::*,
+    claiming::{
+        a_claim_that_may_take_over_acquires_an_absent_record_as_attempt_one, a_first_claim_is_acquired_as_attempt_one,
+        a_record_nobody_claimed_is_absent, a_repeated_claim_reports_the_record_that_it_made,
+        a_second_claim_reports_the_record_and_changes_nothing, any_text_is_a_scope,
+        of_concurrent_claims_exactly_one_is_acquired, scope_and_key_are_never_mixed_up,
+        scopes_and_keys_are_compared_byte_exactly,
+    },
+    completing::{
+        a_completed_record_cannot_be_released, a_completed_record_is_reported_to_a_claim,
+        a_completion_and_a_release_never_both_apply, a_released_key_is_claimed_as_new,
+        a_released_token_cannot_touch_the_next_record, a_repeated_completion_is_applied_and_changes_nothing,
+        a_stored_response_is_byte_identical, a_taken_over_record_is_completed_by_its_new_owner,
+        completing_an_absent_record_is_lost, releasing_an_absent_record_is_lost,
+        the_holder_of_an_abandoned_record_may_complete_it, the_holder_of_an_abandoned_record_may_release_it,
+    },
+    expiring::{
+        a_completed_record_ends_with_its_retention, a_completed_record_outlives_its_lease,
+        a_purge_leaves_every_record_whose_time_is_not_over, a_purge_removes_at_most_its_limit,
+        an_abandoned_record_ends_with_its_unsettled_term,
+        of_concurrent_claims_of_an_expired_record_exactly_one_is_acquired, reading_a_record_does_not_prolong_it,
+    },
     faulty::{Fault, Faulty, Operation},
-    fencing::*,
-    leasing::*,
+    fencing::{
+        a_completed_record_cannot_be_taken_over, a_lost_holder_cannot_touch_a_completed_record,
+        a_lost_holder_cannot_touch_a_record_in_flight, a_lost_holder_cannot_touch_an_abandoned_record,
+        a_record_in_flight_cannot_be_taken_over, a_strangers_token_cannot_touch_a_record,
+        a_takeover_must_name_the_current_token, an_abandoned_record_can_be_taken_over,
+        of_concurrent_takeovers_exactly_one_is_acquired,
+    },
+    leasing::{
+        a_lease_is_not_rounded_to_seconds, a_lease_of_a_nanosecond_ends, an_abandoned_record_is_reported_to_a_claim,
+        an_ended_lease_leaves_an_abandoned_record, durations_too_long_for_a_clock_mean_for_ever,
+        renewing_a_completed_record_is_lost, renewing_an_absent_record_is_lost, renewing_extends_the_lease,
+        renewing_for_no_time_abandons_the_record_at_once, renewing_may_shorten_the_lease,
+        the_holder_of_an_abandoned_record_may_renew_it,
+    },
 };

@@ -2,9 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tower_idempotency::Profile;
 use uuid::Uuid;
-
-use crate::options::Profile;
 
 /// Returns the text. The key in it is a new one at each start, so that the first charge is always a first one.
 pub(crate) fn text(address: SocketAddr, profile: Profile) -> String {

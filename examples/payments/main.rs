@@ -94,7 +94,7 @@ async fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
 
 /// Sets the guard up. The store is a trait object only because it is picked at run time; `MemoryStore::new()` fits as well.
 fn idempotency(options: &Options, store: Arc<dyn Store>) -> IdempotencyLayer<Arc<dyn Store>> {
-    let mut layer = IdempotencyLayer::new(store).profile(options.profile.into()).request_limit(BODY_LIMIT);
+    let mut layer = IdempotencyLayer::new(store).profile(options.profile).request_limit(BODY_LIMIT);
     if options.require_key {
         layer = layer.require_key();
     }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use clap::{Parser, ValueEnum, value_parser};
-use tower_idempotency as idempotency;
+use clap::{Parser, value_parser};
+use tower_idempotency::Profile;
 
 /// A small payments API in which a charge can be retried without charging twice.
 #[derive(Debug, Parser)]
@@ -17,8 +17,9 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) store: String,
 
-    /// Which dialect the answers about keys follow.
-    #[arg(long, value_enum, default_value_t = Profile::Default)]
+    /// Which dialect the answers about keys follow: `default`, `ietf` (keys in double quotes, 422 for a key sent with
+    /// other content) or `stripe` (Stripe's error object in each answer).
+    #[arg(long, value_name = "NAME", default_value_t)]
     pub(crate) profile: Profile,
 
     /// Refuse a charge without a key.
@@ -52,26 +53,5 @@ impl Options {
 
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait_ms.map(Duration::from_millis)
-    }
-}
-
-/// The dialects by their names on the command line.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Profile {
-    /// Keys bare or quoted; a key sent with other content is answered with 400.
-    Default,
-    /// Keys in double quotes; a key sent with other content is answered with 422.
-    Ietf,
-    /// As the default, with Stripe's error object in each answer.
-    Stripe,
-}
-
-impl From<Profile> for idempotency::Profile {
-    fn from(profile: Profile) -> Self {
-        match profile {
-            Profile::Default => Self::Default,
-            Profile::Ietf => Self::Ietf,
-            Profile::Stripe => Self::Stripe,
-        }
     }
 }

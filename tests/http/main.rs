@@ -4,13 +4,18 @@ mod support;
 mod wire;
 
 mod bad_input;
+mod detach;
+mod drain;
 mod layering;
+mod lease;
 mod limits;
 mod marker;
 mod once;
 mod raw;
 mod readiness;
+mod renewal;
 mod replay;
 mod streams;
 mod tenants;
 mod trailers;
+mod wait;

@@ -1,5 +1,11 @@
 //! A server on a free port, clients that talk to it, and handlers that count their runs.
 
+mod charges;
+mod watched;
+
+pub(crate) use charges::{Charges, Visits, pay, record};
+pub(crate) use watched::{Call, Gate, Watched};
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -136,6 +142,11 @@ impl Http {
         tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time").unwrap()
     }
 
+    /// POSTs to `/pay` under a key.
+    pub(crate) async fn pay(&self, server: &Server, key: &str) -> Answer {
+        self.post(server, "/pay", key, "{}").await
+    }
+
     /// POSTs a body under a key.
     pub(crate) async fn post(&self, server: &Server, path: &str, key: &str, body: &'static str) -> Answer {
         self.send(keyed(server, path, key).body(Full::from(body)).unwrap()).await.unwrap()
@@ -227,4 +238,13 @@ pub(crate) fn framed(
 /// Makes one header field.
 pub(crate) fn field(name: &'static str, value: &'static str) -> HeaderMap {
     HeaderMap::from_iter([(HeaderName::from_static(name), HeaderValue::from_static(value))])
+}
+
+/// POSTs to `/pay` under a key, and goes away when `moment` comes: HTTP/1.1 closes the socket, HTTP/2 resets the stream.
+pub(crate) async fn go_away(version: Version, server: &Server, key: &str, moment: impl Future<Output = ()>) {
+    let http = Http::new(version);
+    tokio::select! {
+        answer = http.pay(server, key) => panic!("answered too early: {answer:?}"),
+        () = moment => {}
+    }
 }

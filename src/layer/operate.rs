@@ -1,0 +1,91 @@
+//! What an application does while its layer is at work: it drains, settles and releases.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::Response;
+
+use super::IdempotencyLayer;
+use crate::{
+    Store,
+    capture::whole,
+    store::{Fenced, RecordId, State, StoreError},
+};
+
+/// What an application does while the layer is at work.
+impl<S: Store> IdempotencyLayer<S> {
+    /// Waits until every execution of this layer and its clones has ended and its answer is stored, those whose client
+    /// went away included; at most for `deadline`. Returns how many are left.
+    ///
+    /// Call it after the server has stopped to accept requests and before the runtime ends. What is left then is cut off
+    /// with the runtime, and its keys count as abandoned when their leases end.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    #[must_use = "what is left is lost when the runtime ends"]
+    pub fn drain(&self, deadline: Duration) -> impl Future<Output = usize> + Send + 'static {
+        let executions = Arc::clone(&self.shared.executions);
+        async move { executions.drain(deadline).await }
+    }
+
+    /// Stores an answer for an abandoned key, after its outcome was found out: retries get it from now on.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
+    pub async fn settle(&self, id: &RecordId, answer: &Response<Bytes>) -> Result<Settled, StoreError> {
+        let stored = whole(&self.shared.config, answer);
+        match self.shared.store.lookup(id).await? {
+            None => Ok(Settled::Absent),
+            Some(record) => match record.state {
+                State::InFlight { .. } => Ok(Settled::InFlight),
+                State::Completed(_) => Ok(Settled::Completed),
+                State::Abandoned { .. } => {
+                    let retention = self.shared.config.retention;
+                    self.shared.store.complete(id, record.token, &stored, retention).await.map(Settled::from)
+                }
+            },
+        }
+    }
+
+    /// Frees an abandoned key, after it was found out that nothing had happened: the next retry runs as the first.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the store does.
+    pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
+        match self.shared.store.lookup(id).await? {
+            None => Ok(Settled::Absent),
+            Some(record) => match record.state {
+                State::InFlight { .. } => Ok(Settled::InFlight),
+                State::Completed(_) => Ok(Settled::Completed),
+                State::Abandoned { .. } => self.shared.store.release(id, record.token).await.map(Settled::from),
+            },
+        }
+    }
+}
+
+/// What became of an attempt to settle or release a key.
+#[must_use = "only `Done` means that the record was changed"]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The record was abandoned, and now it is settled.
+    Done,
+    /// There is no record; nothing was changed.
+    Absent,
+    /// A request is at work, or has just taken the key over; nothing was changed.
+    InFlight,
+    /// There is an answer already; nothing was changed.
+    Completed,
+}
+
+impl From<Fenced> for Settled {
+    fn from(fenced: Fenced) -> Self {
+        match fenced {
+            Fenced::Applied => Self::Done,
+            Fenced::Lost => Self::InFlight,
+        }
+    }
+}
