@@ -15,6 +15,7 @@ mod raw;
 mod readiness;
 mod renewal;
 mod replay;
+mod reruns;
 mod streams;
 mod tenants;
 mod trailers;
