@@ -42,6 +42,7 @@ const TABLE: &[Row] = &[
     level(0, "fingerprint"),
     level(0, "key").may_see(&["fingerprint"]),
     level(0, "obligation"),
+    level(0, "readme"),
     level(0, "replay"),
     level(0, "response"),
     level(0, "scope").may_see(&["fingerprint"]),
