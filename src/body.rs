@@ -29,7 +29,7 @@ pin_project! {
         Passed { #[pin] body: B },
         Buffered { data: Bytes, trailers: Option<Box<HeaderMap>> },
         Resumed { start: Bytes, rest: Pin<Box<B>> },
-        Broken { start: Bytes, error: Option<B::Error> },
+        Broken { start: Bytes, paused: bool, error: Option<B::Error> },
     }
 }
 
@@ -54,9 +54,10 @@ impl<B: HttpBody<Data = Bytes>> Body<B> {
         Self { kind: Kind::Resumed { start, rest } }
     }
 
-    /// Gives out what was buffered already, then the error that ended it.
+    /// Gives out what was buffered already, then the error that ended it. Pauses in between, because a server that
+    /// meets the error at once sends nothing of what came before, not even the head.
     pub(crate) fn broken(start: Bytes, error: B::Error) -> Self {
-        Self { kind: Kind::Broken { start, error: Some(error) } }
+        Self { kind: Kind::Broken { start, paused: false, error: Some(error) } }
     }
 }
 
@@ -77,6 +78,11 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(start)))))
             }
             KindProjection::Resumed { rest, .. } => rest.as_mut().poll_frame(cx),
+            KindProjection::Broken { paused, .. } if !*paused => {
+                *paused = true;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
             KindProjection::Broken { error, .. } => Poll::Ready(error.take().map(Err)),
         }
     }
@@ -86,7 +92,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
             Kind::Passed { body } => body.is_end_stream(),
             Kind::Buffered { data, trailers } => data.is_empty() && trailers.is_none(),
             Kind::Resumed { start, rest } => start.is_empty() && rest.is_end_stream(),
-            Kind::Broken { start, error } => start.is_empty() && error.is_none(),
+            Kind::Broken { start, error, .. } => start.is_empty() && error.is_none(),
         }
     }
 

@@ -3,7 +3,10 @@
 mod support;
 mod wire;
 
+mod abandoned;
+mod ask;
 mod bad_input;
+mod completion;
 mod detach;
 mod drain;
 mod layering;
@@ -11,6 +14,7 @@ mod lease;
 mod limits;
 mod marker;
 mod once;
+mod outage;
 mod raw;
 mod readiness;
 mod renewal;

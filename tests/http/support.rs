@@ -129,9 +129,7 @@ impl Http {
         &self,
         request: Request<Full<Bytes>>,
     ) -> Result<Answer, hyper_util::client::legacy::Error> {
-        let response =
-            tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time")?;
-        let (head, body) = response.into_parts();
+        let (head, body) = self.try_open(request).await?.into_parts();
         let body = tokio::time::timeout(PATIENCE, body.collect()).await.expect("a body in time").expect("a whole body");
         let trailers = body.trailers().cloned();
         Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
@@ -139,7 +137,14 @@ impl Http {
 
     /// Sends a request and returns as soon as the head of the answer is there.
     pub(crate) async fn open(&self, request: Request<Full<Bytes>>) -> Response<Incoming> {
-        tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time").unwrap()
+        self.try_open(request).await.unwrap()
+    }
+
+    pub(crate) async fn try_open(
+        &self,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Response<Incoming>, hyper_util::client::legacy::Error> {
+        tokio::time::timeout(PATIENCE, self.client.request(request)).await.expect("an answer in time")
     }
 
     /// POSTs to `/pay` under a key.

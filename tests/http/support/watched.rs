@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -22,6 +22,7 @@ use super::eventually;
 pub(crate) struct Watched {
     pub(crate) inner: Arc<MemoryStore>,
     watches: [Watch; 5],
+    damaged: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +62,11 @@ impl Watched {
         self.watches[call as usize].all.send_replace(gate);
     }
 
+    /// Makes all records unreadable.
+    pub(crate) fn damage(&self) {
+        self.damaged.store(true, Ordering::SeqCst);
+    }
+
     /// Holds up the next call of a kind alone, until the result opens its gate or is dropped.
     pub(crate) fn hold_next(&self, call: Call, gate: Gate) -> watch::Sender<Gate> {
         let (sender, receiver) = watch::channel(gate);
@@ -84,6 +90,11 @@ impl Watched {
         eventually(|| self.calls(call) >= calls).await;
     }
 
+    /// Waits until so many calls of a kind have had their effect.
+    pub(crate) async fn reach_end(&self, call: Call, calls: usize) {
+        eventually(|| self.watches[call as usize].done.load(Ordering::SeqCst) >= calls).await;
+    }
+
     async fn pass<T>(&self, call: Call, effect: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let watch = &self.watches[call as usize];
         let next = watch.next.lock().unwrap().take();
@@ -91,7 +102,8 @@ impl Watched {
         watch.calls.fetch_add(1, Ordering::SeqCst);
         // A gate whose sender is gone is open.
         let _ = gate.wait_for(|gate| *gate != Gate::BeforeEffect).await;
-        let outcome = effect.await;
+        let damaged = self.damaged.load(Ordering::SeqCst);
+        let outcome = if damaged { Err(StoreError::damaged("a bit flipped")) } else { effect.await };
         let _ = gate.wait_for(|gate| *gate != Gate::AfterEffect).await;
         watch.done.fetch_add(1, Ordering::SeqCst);
         outcome
