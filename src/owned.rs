@@ -3,7 +3,7 @@
 use std::{future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, header};
 use http_body::Body as HttpBody;
 
 use crate::{
@@ -55,7 +55,7 @@ impl<'a> Owned<'a> {
             Ok(Verdict::Rerun) => None,
             Ok(Verdict::Refuse) => {
                 self.abandon().await;
-                Some(refuse(self.shared, &Rejection::OutcomeUnknown))
+                Some(refuse(self.shared, &Rejection::OutcomeUnknown, self.is_head))
             }
             Ok(Verdict::Answer(mut response)) => {
                 response.headers_mut().remove(REPLAYED);
@@ -129,10 +129,10 @@ impl<'a> Owned<'a> {
         match decide(Claim::Existing(record), self.token, self.fingerprint, &self.shared.config) {
             Decision::Replay(stored) => Some(replay(&stored, self.is_head)),
             Decision::Refuse(Rejection::Mismatch) | Decision::Run { .. } => None,
-            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection)),
+            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection, self.is_head)),
             Decision::Wait { .. } | Decision::TakeOver { .. } => {
                 let retry_after = self.shared.config.retry_after;
-                Some(refuse(self.shared, &Rejection::InFlight { retry_after }))
+                Some(refuse(self.shared, &Rejection::InFlight { retry_after }, self.is_head))
             }
         }
     }
@@ -147,8 +147,13 @@ pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head
 }
 
 /// Makes the answer for a rejection. It is not the answer of the key for another layer of this kind around this one.
-pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection) -> Answer<R> {
+pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection, is_head: bool) -> Answer<R> {
     let mut answer = shared.config.answers.render(rejection);
     answer.extensions_mut().insert(NothingExecuted);
+    if is_head {
+        // The length of what is not sent. A server of HTTP/2 would send the body, and break the stream.
+        let length = std::mem::take(answer.body_mut()).len();
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
     answer.map(|data| Body::buffered(data, None))
 }

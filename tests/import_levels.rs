@@ -21,7 +21,7 @@ const TABLE: &[Row] = &[
     level(5, "service"),
     level(4, "flow"),
     level(4, "future"),
-    level(3, "acquire").may_see(&["renew", "wait"]),
+    level(3, "acquire").may_see(&["renew", "settle", "wait"]),
     level(3, "capture"),
     level(3, "owned").may_see(&["capture", "settle"]),
     level(3, "renew"),
