@@ -1,6 +1,6 @@
 //! The guarded path, from the request to the stored answer, as one straight asynchronous block.
 
-use std::{future::Future, panic::resume_unwind, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, request};
@@ -69,15 +69,15 @@ where
 
         head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
         match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
-            Ok(Ok(response)) => Ok(owned.finish(response).await),
+            Ok(Ok(response)) => match catch(|| owned.finish(response)).await {
+                Ok(answer) => Ok(answer),
+                Err(panic) => match owned.fail(panic).await {},
+            },
             Ok(Err(error)) => {
                 owned.abandon().await;
                 Err(error)
             }
-            Err(panic) => {
-                owned.abandon().await;
-                resume_unwind(panic);
-            }
+            Err(panic) => match owned.fail(panic).await {},
         }
     }
 }

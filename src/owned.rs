@@ -1,6 +1,6 @@
 //! A claim that is ours: how a run ends, and what the client gets.
 
-use std::{future::Future, panic::resume_unwind, sync::Arc};
+use std::{convert::Infallible, future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
 use http::{Response, header};
@@ -9,7 +9,7 @@ use http_body::Body as HttpBody;
 use crate::{
     Body, Fingerprint, NothingExecuted, Rejection, StoredResponse,
     capture::{Captured, capture, whole},
-    catch::catch,
+    catch::{Panic, catch},
     config::{Abandoned, Ask, Verdict},
     decide::{Decision, decide},
     executions::Execution,
@@ -67,10 +67,7 @@ impl<'a> Owned<'a> {
                 };
                 Some(superseded.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
             }
-            Err(panic) => {
-                self.abandon().await;
-                resume_unwind(panic);
-            }
+            Err(panic) => match self.fail(panic).await {},
         }
     }
 
@@ -99,10 +96,6 @@ impl<'a> Owned<'a> {
                     self.abandon().await;
                     return Response::from_parts(head, body);
                 }
-                Captured::Panicked(panic) => {
-                    self.abandon().await;
-                    resume_unwind(panic);
-                }
             };
             let ending = Ending::Complete(stored);
             if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost
@@ -118,6 +111,12 @@ impl<'a> Owned<'a> {
     pub(crate) async fn abandon(&mut self) {
         settle::abandon(self.shared, self.id, self.token).await;
         self.execution = None;
+    }
+
+    /// Ends the claim of a run that panicked, and lets the panic go on.
+    pub(crate) async fn fail(&mut self, panic: Panic) -> Infallible {
+        self.abandon().await;
+        resume_unwind(panic);
     }
 
     /// Returns the answer of the run that took the record over, if there is one: one key has one answer.
