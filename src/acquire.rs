@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc};
 use tokio::time::Instant;
 
 use crate::{
-    Fingerprint, Rejection, StoredResponse,
+    Rejection, StoredResponse,
     config::StoreOutage,
     decide::{Decision, decide},
     executions::Execution,
@@ -34,67 +34,117 @@ const TAKEOVERS: u32 = 64;
 pub(crate) fn acquire(
     shared: &Arc<Shared>,
     id: &RecordId,
-    fingerprint: Fingerprint,
+    claim: NewClaim,
     outside: Option<Token>,
     obligation: &Obligation,
 ) -> impl Future<Output = Acquired> {
     async move {
-        let config = &shared.config;
-        let mut claim = NewClaim::new(Token::random(), fingerprint, config.lease());
-        let mut deadline = None;
-        let mut held = None;
-        let mut takeovers = 0;
-        while takeovers < TAKEOVERS {
-            let execution =
-                held.take().unwrap_or_else(|| shared.executions.enter(id.clone(), claim.token, claim.lease));
-            // From here on the claim may stand, so that a dropped future has to find out and go on.
-            obligation.set(true);
-            let sent = Instant::now();
-            let outcome = shared.bounded(shared.store.claim(id, &claim)).await;
-            let decision = match outcome {
-                Ok(Claim::Existing(record)) if Some(record.token) == outside => {
-                    obligation.set(false);
-                    return Acquired::Outside;
-                }
-                Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
-                Err(error) => {
-                    give_back(shared, id, execution, &claim, &error);
-                    return outage(shared, &error);
-                }
-            };
-            let (owner, retry_after) = match decision {
-                Decision::Run { attempt } => {
-                    shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                    renew::ensure(shared).await;
-                    return Acquired::Owner(execution, attempt);
-                }
-                Decision::Replay(response) => return Acquired::Replay(response),
-                Decision::Refuse(rejection) => return Acquired::Refused(rejection),
-                // Renewing it failed, and yet its handler is alive, in this process.
-                Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
-                    if config.wait.is_none() {
-                        return Acquired::Refused(Rejection::InFlight { retry_after: config.retry_after });
-                    }
-                    (previous, config.retry_after)
-                }
-                Decision::TakeOver { previous } => {
-                    takeovers += 1;
-                    claim.replaces = Some(previous);
-                    held = Some(execution);
-                    continue;
-                }
-                Decision::Wait { owner, retry_after } => (owner, retry_after),
-            };
-            drop(execution);
-            obligation.set(false);
-            let deadline = *deadline.get_or_insert_with(|| sent + config.wait.unwrap_or_default());
-            if deadline <= Instant::now() {
-                return Acquired::Refused(Rejection::InFlight { retry_after });
+        let execution = shared.executions.enter(id.clone(), claim.token, claim.lease);
+        match ask(shared, id, &claim, execution, outside, obligation).await {
+            Asked::Acquired(acquired) => acquired,
+            // Boxed, since most requests meet nobody.
+            Asked::Contended(execution, contender) => {
+                Box::pin(contend(shared, id, claim, execution, contender, outside, obligation)).await
             }
-            // Boxed, since most requests never wait.
-            Box::pin(wait::for_owner(shared, id, owner, deadline)).await;
         }
-        Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
+    }
+}
+
+/// What one claim came to.
+enum Asked {
+    Acquired(Acquired),
+    Contended(Execution, Contender),
+}
+
+/// Who stands in the way.
+enum Contender {
+    /// An owner at work. A refusal names `retry_after`.
+    Owner { token: Token, retry_after: u64 },
+    /// A claim that was abandoned.
+    Abandoned { token: Token },
+}
+
+/// Sends one claim.
+#[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
+fn ask(
+    shared: &Arc<Shared>,
+    id: &RecordId,
+    claim: &NewClaim,
+    execution: Execution,
+    outside: Option<Token>,
+    obligation: &Obligation,
+) -> impl Future<Output = Asked> {
+    async move {
+        let config = &shared.config;
+        // From here on the claim may stand, so that a dropped future has to find out and go on.
+        obligation.set(true);
+        let sent = Instant::now();
+        let decision = match shared.bounded(shared.store.claim(id, claim)).await {
+            Ok(Claim::Existing(record)) if Some(record.token) == outside => {
+                obligation.set(false);
+                return Asked::Acquired(Acquired::Outside);
+            }
+            Ok(outcome) => decide(outcome, claim.token, claim.fingerprint, config),
+            Err(error) => {
+                give_back(shared, id, execution, claim, &error);
+                return Asked::Acquired(outage(shared, &error));
+            }
+        };
+        let contender = match decision {
+            Decision::Run { attempt } => {
+                shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
+                renew::ensure(shared).await;
+                return Asked::Acquired(Acquired::Owner(execution, attempt));
+            }
+            Decision::Replay(response) => return Asked::Acquired(Acquired::Replay(response)),
+            Decision::Refuse(rejection) => return Asked::Acquired(Acquired::Refused(rejection)),
+            Decision::Wait { owner, retry_after } => Contender::Owner { token: owner, retry_after },
+            // Renewing it failed, and yet its handler is alive, in this process.
+            Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
+                Contender::Owner { token: previous, retry_after: config.retry_after }
+            }
+            Decision::TakeOver { previous } => Contender::Abandoned { token: previous },
+        };
+        Asked::Contended(execution, contender)
+    }
+}
+
+/// Goes on claiming, after each contender is gone.
+async fn contend(
+    shared: &Arc<Shared>,
+    id: &RecordId,
+    mut claim: NewClaim,
+    mut execution: Execution,
+    mut contender: Contender,
+    outside: Option<Token>,
+    obligation: &Obligation,
+) -> Acquired {
+    let config = &shared.config;
+    let deadline = config.wait.map(|wait| Instant::now() + wait);
+    let mut takeovers = 0;
+    loop {
+        match contender {
+            Contender::Abandoned { token } => {
+                takeovers += 1;
+                if takeovers > TAKEOVERS {
+                    return Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after });
+                }
+                claim.replaces = Some(token);
+            }
+            Contender::Owner { token, retry_after } => {
+                drop(execution);
+                obligation.set(false);
+                match deadline {
+                    Some(deadline) if deadline > Instant::now() => wait::for_owner(shared, id, token, deadline).await,
+                    Some(_) | None => return Acquired::Refused(Rejection::InFlight { retry_after }),
+                }
+                execution = shared.executions.enter(id.clone(), claim.token, claim.lease);
+            }
+        }
+        match ask(shared, id, &claim, execution, outside, obligation).await {
+            Asked::Acquired(acquired) => return acquired,
+            Asked::Contended(same, next) => (execution, contender) = (same, next),
+        }
     }
 }
 

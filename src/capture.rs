@@ -24,40 +24,43 @@ pub(crate) enum Captured<B: HttpBody> {
 }
 
 /// Reads a response body to its end, if that comes within the limits.
-pub(crate) async fn capture<B>(config: &Config, head: &response::Parts, body: B) -> Captured<B>
+// Not an async function, whose future would be larger; see `guard`.
+pub(crate) fn capture<B>(config: &Config, head: &response::Parts, body: B) -> impl Future<Output = Captured<B>>
 where
     B: HttpBody<Data = Bytes>,
 {
     let mut body = Box::pin(body);
-    if never_ends(head) || body.size_hint().lower() > config.response_limit as u64 {
-        return Captured::Unbounded(Body::resumed(Bytes::new(), body));
-    }
-    let keep = config.is_replayed(&head.headers);
-    let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
-    let mut only: Option<Bytes> = None;
-    let mut trailers = None;
-    let mut time_limit = None;
-    while !body.is_end_stream() {
-        let frame = match next_frame(body.as_mut(), config, &mut time_limit).await {
-            Next::Frame(Some(Ok(frame))) => frame,
-            Next::Frame(Some(Err(error))) => return Captured::Broken(Body::broken(encoder.into_body(), error)),
-            Next::Frame(None) => break,
-            Next::TimeIsUp => return Captured::Unbounded(Body::resumed(encoder.into_body(), body)),
-        };
-        match frame.into_data() {
-            Ok(data) => {
-                only = (encoder.body_len() == 0).then(|| data.clone());
-                encoder.push(&data);
-                if encoder.body_len() > config.response_limit {
-                    return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
-                }
-            }
-            Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
+    async move {
+        if never_ends(head) || body.size_hint().lower() > config.response_limit as u64 {
+            return Captured::Unbounded(Body::resumed(Bytes::new(), body));
         }
+        let keep = config.is_replayed(&head.headers);
+        let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
+        let mut only: Option<Bytes> = None;
+        let mut trailers = None;
+        let mut time_limit = None;
+        while !body.is_end_stream() {
+            let frame = match next_frame(body.as_mut(), config, &mut time_limit).await {
+                Next::Frame(Some(Ok(frame))) => frame,
+                Next::Frame(Some(Err(error))) => return Captured::Broken(Body::broken(encoder.into_body(), error)),
+                Next::Frame(None) => break,
+                Next::TimeIsUp => return Captured::Unbounded(Body::resumed(encoder.into_body(), body)),
+            };
+            match frame.into_data() {
+                Ok(data) => {
+                    only = (encoder.body_len() == 0).then(|| data.clone());
+                    encoder.push(&data);
+                    if encoder.body_len() > config.response_limit {
+                        return Captured::Unbounded(Body::resumed(encoder.into_body(), body));
+                    }
+                }
+                Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
+            }
+        }
+        let stored = encoder.finish(trailers.as_deref());
+        let data = only.unwrap_or_else(|| stored.body());
+        Captured::Whole(stored, Body::buffered(data, trailers))
     }
-    let stored = encoder.finish(trailers.as_deref());
-    let data = only.unwrap_or_else(|| stored.body());
-    Captured::Whole(stored, Body::buffered(data, trailers))
 }
 
 /// Makes the record of a response that is here already.
@@ -83,15 +86,15 @@ enum Next<E> {
     TimeIsUp,
 }
 
-async fn next_frame<B>(
+fn next_frame<B>(
     mut body: Pin<&mut B>,
     config: &Config,
     time_limit: &mut Option<Pin<Box<Sleep>>>,
-) -> Next<B::Error>
+) -> impl Future<Output = Next<B::Error>>
 where
     B: HttpBody<Data = Bytes>,
 {
-    poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+    poll_fn(move |cx| match body.as_mut().poll_frame(cx) {
         Poll::Ready(frame) => Poll::Ready(Next::Frame(frame)),
         Poll::Pending => {
             // The time counts from the first pause of the body, so that a body that never pauses costs no timer.
@@ -99,5 +102,4 @@ where
             limit.as_mut().poll(cx).map(|()| Next::TimeIsUp)
         }
     })
-    .await
 }

@@ -17,7 +17,7 @@ use crate::{
     owned::{Answer, Owned, refuse, replay},
     replay::REPLAYED,
     shared::Shared,
-    store::RecordId,
+    store::{NewClaim, RecordId, Token},
 };
 
 /// Guards one request that carries a key.
@@ -49,7 +49,8 @@ where
             Err(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
         };
         let outside = head.extensions.get::<Attempt>().map(Attempt::token);
-        let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
+        let claim = NewClaim::new(Token::random(), fingerprint, shared.config.lease());
+        let (execution, attempt) = match acquire(&shared, &id, claim, outside, &obligation).await {
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
@@ -68,15 +69,16 @@ where
         }
 
         head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
-        match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
-            Ok(Ok(response)) => match catch(|| owned.finish(response)).await {
-                Ok(answer) => Ok(answer),
-                Err(panic) => match owned.fail(panic).await {},
-            },
+        let response = match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
+            Ok(Ok(response)) => response,
             Ok(Err(error)) => {
                 owned.abandon().await;
-                Err(error)
+                return Err(error);
             }
+            Err(panic) => match owned.fail(panic).await {},
+        };
+        match catch(|| owned.finish(response)).await {
+            Ok(answer) => Ok(answer),
             Err(panic) => match owned.fail(panic).await {},
         }
     }

@@ -90,12 +90,13 @@ impl<'a> Owned<'a> {
                 return Response::from_parts(head, Body::passed(body));
             }
             let (stored, body) = match capture(&self.shared.config, &head, body).await {
-                Captured::Whole(stored, body) => (stored, body),
-                Captured::Unbounded(body) => (StoredResponse::not_replayable(head.status), body),
-                Captured::Broken(body) => {
-                    self.abandon().await;
-                    return Response::from_parts(head, body);
-                }
+                Captured::Whole(stored, body) => (Some(stored), body),
+                Captured::Unbounded(body) => (Some(StoredResponse::not_replayable(head.status)), body),
+                Captured::Broken(body) => (None, body),
+            };
+            let Some(stored) = stored else {
+                self.abandon().await;
+                return Response::from_parts(head, body);
             };
             let ending = Ending::Complete(stored);
             if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost

@@ -6,7 +6,7 @@ use sha2::{Digest as _, Sha256};
 use super::Fingerprint;
 
 /// Changes with every change of what is hashed, so that fingerprints of two layouts never agree.
-const VERSION: &[u8] = b"tower-idempotency/1";
+const VERSION: &[u8] = b"idk1";
 
 /// How the rest of a hash is laid out, as its last byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +34,13 @@ impl Frames {
         self.0.update([u8::from(flag)]);
     }
 
-    /// Adds a count or a length.
-    pub(super) fn number(&mut self, number: usize) {
-        self.0.update((number as u64).to_be_bytes());
+    /// Adds a count or a length, seven bits a byte, the lowest first: a small request takes fewer blocks of the hash.
+    pub(super) fn number(&mut self, mut number: usize) {
+        while number >= 0x80 {
+            self.0.update([number as u8 | 0x80]);
+            number >>= 7;
+        }
+        self.0.update([number as u8]);
     }
 
     pub(super) fn field(&mut self, bytes: &[u8]) {
