@@ -10,7 +10,7 @@ use crate::{
     decide::{Decision, decide},
     executions::Execution,
     obligation::Obligation,
-    renew,
+    renew, settle,
     shared::Shared,
     store::{Claim, NewClaim, RecordId, StoreError, Token},
     wait,
@@ -58,7 +58,7 @@ pub(crate) fn acquire(
                 }
                 Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
                 Err(error) => {
-                    give_back(shared, id, execution, &error);
+                    give_back(shared, id, execution, &claim, &error);
                     return outage(shared, &error);
                 }
             };
@@ -99,16 +99,21 @@ pub(crate) fn acquire(
 }
 
 /// Frees what a failed claim may have written all the same, once, in the background: it would block the key for the
-/// rest of its lease.
-fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, error: &StoreError) {
+/// rest of its lease. A takeover is abandoned again, since the run before it may have had its effect.
+fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, claim: &NewClaim, error: &StoreError) {
     if !error.is_unavailable() {
         return;
     }
     if let Ok(permit) = Arc::clone(&shared.backlog).try_acquire_owned() {
         let (shared, id) = (Arc::clone(shared), id.clone());
+        let is_takeover = claim.replaces.is_some_and(|replaced| replaced != claim.token);
         tokio::spawn(async move {
             let _permit = permit;
-            let _ = shared.bounded(shared.store.release(&id, execution.token())).await;
+            if is_takeover {
+                settle::abandon(&shared, &id, execution.token()).await;
+            } else {
+                let _ = shared.bounded(shared.store.release(&id, execution.token())).await;
+            }
         });
     }
 }

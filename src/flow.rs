@@ -57,10 +57,10 @@ where
                 return Ok(response.map(Body::passed));
             }
         };
-        let mut owned = Owned::new(&shared, &id, execution, fingerprint, is_head);
+        let mut owned = Owned::new(&shared, &id, execution, attempt, fingerprint, is_head);
         if attempt > 1
             && let Some(ask) = shared.config.abandoned.callback()
-            && let Some(answer) = Box::pin(owned.ask(ask, attempt)).await
+            && let Some(answer) = Box::pin(owned.ask(ask)).await
         {
             return Ok(answer);
         }

@@ -29,6 +29,7 @@ pub(crate) struct Owned<'a> {
     id: &'a RecordId,
     pub(crate) token: Token,
     execution: Option<Execution>,
+    attempt: u32,
     fingerprint: Fingerprint,
     is_head: bool,
 }
@@ -38,18 +39,19 @@ impl<'a> Owned<'a> {
         shared: &'a Arc<Shared>,
         id: &'a RecordId,
         execution: Execution,
+        attempt: u32,
         fingerprint: Fingerprint,
         is_head: bool,
     ) -> Self {
-        Self { shared, id, token: execution.token(), execution: Some(execution), fingerprint, is_head }
+        Self { shared, id, token: execution.token(), execution: Some(execution), attempt, fingerprint, is_head }
     }
 
     /// Asks what became of the runs before. Returns an answer, or `None` if the handler is to run.
-    pub(crate) async fn ask<R>(&mut self, ask: Ask, attempt: u32) -> Option<Answer<R>>
+    pub(crate) async fn ask<R>(&mut self, ask: Ask) -> Option<Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
-        match catch(|| ask.verdict(Abandoned { id: self.id.clone(), attempt })).await {
+        match catch(|| ask.verdict(Abandoned { id: self.id.clone(), attempt: self.attempt })).await {
             Ok(Verdict::Rerun) => None,
             Ok(Verdict::Refuse) => {
                 self.abandon().await;
@@ -72,7 +74,7 @@ impl<'a> Owned<'a> {
         }
     }
 
-    /// Ends the claim by the handler's response: stores it, or releases the key.
+    /// Ends the claim by the handler's response: stores it, or frees the key for a retry.
     // Not an async function, whose future would be larger; see `guard`.
     pub(crate) fn finish<R>(&mut self, response: Response<R>) -> impl Future<Output = Answer<R>>
     where
@@ -82,7 +84,12 @@ impl<'a> Owned<'a> {
         async move {
             head.headers.remove(REPLAYED);
             if !self.shared.config.is_stored(&head) {
-                settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
+                if self.attempt > 1 {
+                    // This run did nothing, but an earlier one may have: the next one has to know.
+                    self.abandon().await;
+                } else {
+                    settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
+                }
                 return Response::from_parts(head, Body::passed(body));
             }
             let (stored, body) = match capture(&self.shared.config, &head, body).await {

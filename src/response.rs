@@ -117,7 +117,8 @@ impl fmt::Debug for StoredResponse {
 }
 
 /// Marks a response whose request was not executed: put into the extensions of a response, it makes the layer
-/// release the key instead of storing the response, so that a retry runs.
+/// release the key instead of storing the response, so that a retry runs. If an earlier run of the key was cut short, the
+/// key stays abandoned instead: that run may have had its effect.
 ///
 /// ```
 /// use http::{Response, StatusCode};

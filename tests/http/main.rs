@@ -19,6 +19,7 @@ mod raw;
 mod readiness;
 mod renewal;
 mod replay;
+mod reruns;
 mod streams;
 mod tenants;
 mod trailers;

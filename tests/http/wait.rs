@@ -138,9 +138,9 @@ async fn every_waiter_gets_an_answer_when_one_after_the_other_executes_nothing()
     let (runs, store, http) = (Runs::default(), Watched::new(), Http::new(Version::Http2));
     let (counted, watched) = (runs.clone(), Arc::clone(&store));
     let handler = post(async move || {
-        // Each run ends when all that are left have claimed again and wait.
+        // Each run ends when all that are left have claimed again, in vain.
         let claims: usize = (0..counted.count()).map(|run| REQUESTS - run).sum();
-        watched.reach(Call::Claim, claims).await;
+        watched.reach_end(Call::Claim, claims).await;
         StatusCode::SERVICE_UNAVAILABLE
     });
     let app = Router::new().route("/pay", handler).layer(IdempotencyLayer::new(store).wait(PATIENCE));

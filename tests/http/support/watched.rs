@@ -90,6 +90,11 @@ impl Watched {
         eventually(|| self.calls(call) >= calls).await;
     }
 
+    /// Waits until so many calls of a kind have had their effect.
+    pub(crate) async fn reach_end(&self, call: Call, calls: usize) {
+        eventually(|| self.watches[call as usize].done.load(Ordering::SeqCst) >= calls).await;
+    }
+
     async fn pass<T>(&self, call: Call, effect: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let watch = &self.watches[call as usize];
         let next = watch.next.lock().unwrap().take();
