@@ -12,7 +12,7 @@ use crate::{
     obligation::Obligation,
     renew, settle,
     shared::Shared,
-    store::{Claim, NewClaim, RecordId, StoreError, Token},
+    store::{Claim, NewClaim, RecordId, State, StoreError, Token},
     wait,
 };
 
@@ -56,7 +56,10 @@ pub(crate) fn acquire(
                     obligation.set(false);
                     return Acquired::Outside;
                 }
-                Ok(outcome) => decide(outcome, claim.token, fingerprint, config),
+                Ok(outcome) => {
+                    let outcome = seen_from_here(shared, outcome, claim.token);
+                    decide(outcome, claim.token, fingerprint, config)
+                }
                 Err(error) => {
                     give_back(shared, id, execution, &claim, &error);
                     return outage(shared, &error);
@@ -70,13 +73,6 @@ pub(crate) fn acquire(
                 }
                 Decision::Replay(response) => return Acquired::Replay(response),
                 Decision::Refuse(rejection) => return Acquired::Refused(rejection),
-                // Renewing it failed, and yet its handler is alive, in this process.
-                Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
-                    if config.wait.is_none() {
-                        return Acquired::Refused(Rejection::InFlight { retry_after: config.retry_after });
-                    }
-                    (previous, config.retry_after)
-                }
                 Decision::TakeOver { previous } => {
                     takeovers += 1;
                     claim.replaces = Some(previous);
@@ -95,6 +91,21 @@ pub(crate) fn acquire(
             Box::pin(wait::for_owner(shared, id, owner, deadline)).await;
         }
         Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
+    }
+}
+
+/// Takes an abandoned record for in flight if its run is alive in this process: only its renewal failed.
+fn seen_from_here(shared: &Shared, outcome: Claim, own: Token) -> Claim {
+    match outcome {
+        Claim::Existing(mut record)
+            if matches!(record.state, State::Abandoned { .. })
+                && record.token != own
+                && shared.executions.holds(record.token) =>
+        {
+            record.state = State::InFlight { lease_left: shared.config.lease };
+            Claim::Existing(record)
+        }
+        outcome => outcome,
     }
 }
 

@@ -40,6 +40,8 @@ impl<S: Store> IdempotencyLayer<S> {
             None => Ok(Settled::Absent),
             Some(record) => match record.state {
                 State::InFlight { .. } => Ok(Settled::InFlight),
+                // Its run is alive in this process: only its renewal failed.
+                State::Abandoned { .. } if self.shared.executions.holds(record.token) => Ok(Settled::InFlight),
                 State::Completed(_) => Ok(Settled::Completed),
                 State::Abandoned { .. } => {
                     let retention = self.shared.config.retention;
@@ -59,6 +61,8 @@ impl<S: Store> IdempotencyLayer<S> {
             None => Ok(Settled::Absent),
             Some(record) => match record.state {
                 State::InFlight { .. } => Ok(Settled::InFlight),
+                // Its run is alive in this process: only its renewal failed.
+                State::Abandoned { .. } if self.shared.executions.holds(record.token) => Ok(Settled::InFlight),
                 State::Completed(_) => Ok(Settled::Completed),
                 State::Abandoned { .. } => self.shared.store.release(id, record.token).await.map(Settled::from),
             },
