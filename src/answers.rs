@@ -14,6 +14,7 @@ pub(crate) struct Answers {
     pub(crate) profile: Profile,
     pub(crate) type_base: Arc<str>,
     pub(crate) link: Option<HeaderValue>,
+    pub(crate) challenge: HeaderValue,
     pub(crate) customize: Option<Customize>,
 }
 
@@ -35,6 +36,7 @@ impl Default for Answers {
             profile: Profile::Default,
             type_base: "urn:tower-idempotency:problem:".into(),
             link: None,
+            challenge: HeaderValue::from_static("Bearer"),
             customize: None,
         }
     }
@@ -54,6 +56,9 @@ impl Answers {
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         if let Some(seconds) = rejection.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, self.challenge.clone());
         }
         if matches!(status, StatusCode::BAD_REQUEST | StatusCode::CONFLICT | StatusCode::UNPROCESSABLE_ENTITY)
             && let Some(link) = &self.link
@@ -133,6 +138,8 @@ mod tests {
             assert_eq!(response.headers()[header::CACHE_CONTROL], "no-store");
             assert_eq!(response.headers().contains_key(header::RETRY_AFTER), rejection.retry_after().is_some());
             assert!(!response.headers().contains_key(header::LINK));
+            let challenged = response.headers().contains_key(header::WWW_AUTHENTICATE);
+            assert_eq!(challenged, rejection == Rejection::UnknownCaller, "RFC 9110 section 15.5.2");
         }
     }
 

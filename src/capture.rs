@@ -11,12 +11,7 @@ use http::{Response, StatusCode, header, response};
 use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Sleep, sleep};
 
-use crate::{
-    Body, StoredResponse,
-    catch::{Panic, catch},
-    config::Config,
-    response::Encoder,
-};
+use crate::{Body, StoredResponse, config::Config, response::Encoder};
 
 /// What became of a response body.
 pub(crate) enum Captured<B: HttpBody> {
@@ -26,8 +21,6 @@ pub(crate) enum Captured<B: HttpBody> {
     Unbounded(Body<B>),
     /// It broke off: the body gives the client the same.
     Broken(Body<B>),
-    /// Polling it panicked.
-    Panicked(Panic),
 }
 
 /// Reads a response body to its end, if that comes within the limits.
@@ -50,7 +43,6 @@ where
             Next::Frame(Some(Err(error))) => return Captured::Broken(Body::broken(encoder.into_body(), error)),
             Next::Frame(None) => break,
             Next::TimeIsUp => return Captured::Unbounded(Body::resumed(encoder.into_body(), body)),
-            Next::Panicked(panic) => return Captured::Panicked(panic),
         };
         match frame.into_data() {
             Ok(data) => {
@@ -89,7 +81,6 @@ fn never_ends(head: &response::Parts) -> bool {
 enum Next<E> {
     Frame(Option<Result<Frame<Bytes>, E>>),
     TimeIsUp,
-    Panicked(Panic),
 }
 
 async fn next_frame<B>(
@@ -100,13 +91,13 @@ async fn next_frame<B>(
 where
     B: HttpBody<Data = Bytes>,
 {
-    let frame = poll_fn(|cx| match body.as_mut().poll_frame(cx) {
+    poll_fn(|cx| match body.as_mut().poll_frame(cx) {
         Poll::Ready(frame) => Poll::Ready(Next::Frame(frame)),
         Poll::Pending => {
             // The time counts from the first pause of the body, so that a body that never pauses costs no timer.
             let limit = time_limit.get_or_insert_with(|| Box::pin(sleep(config.response_time)));
             limit.as_mut().poll(cx).map(|()| Next::TimeIsUp)
         }
-    });
-    catch(|| frame).await.unwrap_or_else(Next::Panicked)
+    })
+    .await
 }

@@ -1,6 +1,6 @@
 //! The guarded path, from the request to the stored answer, as one straight asynchronous block.
 
-use std::{future::Future, panic::resume_unwind, sync::Arc};
+use std::{future::Future, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, request};
@@ -39,18 +39,20 @@ where
     R: HttpBody<Data = Bytes>,
 {
     async move {
-        let Some(scope) = shared.config.scope_of(&head) else { return Ok(refuse(&shared, &Rejection::UnknownCaller)) };
+        let is_head = head.method == Method::HEAD;
+        let Some(scope) = shared.config.scope_of(&head) else {
+            return Ok(refuse(&shared, &Rejection::UnknownCaller, is_head));
+        };
         let id = RecordId::new(scope, key);
         let (body, fingerprint) = match read(&shared.config, &head, body).await {
             Ok(read) => read,
-            Err(rejection) => return Ok(refuse(&shared, &rejection)),
+            Err(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
         };
-        let is_head = head.method == Method::HEAD;
         let outside = head.extensions.get::<Attempt>().map(Attempt::token);
         let (execution, attempt) = match acquire(&shared, &id, fingerprint, outside, &obligation).await {
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
-            Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection)),
+            Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
             Acquired::Unprotected | Acquired::Outside => {
                 let mut response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
                 response.headers_mut().remove(REPLAYED);
@@ -67,15 +69,15 @@ where
 
         head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
         match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
-            Ok(Ok(response)) => Ok(owned.finish(response).await),
+            Ok(Ok(response)) => match catch(|| owned.finish(response)).await {
+                Ok(answer) => Ok(answer),
+                Err(panic) => match owned.fail(panic).await {},
+            },
             Ok(Err(error)) => {
                 owned.abandon().await;
                 Err(error)
             }
-            Err(panic) => {
-                owned.abandon().await;
-                resume_unwind(panic);
-            }
+            Err(panic) => match owned.fail(panic).await {},
         }
     }
 }

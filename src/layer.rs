@@ -253,6 +253,13 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.retry_after = seconds)
     }
 
+    /// Sets the challenge that a 401 for an unknown caller carries in `WWW-Authenticate` (RFC 9110 section 15.5.2 demands
+    /// one). Default: `Bearer`.
+    #[must_use]
+    pub fn challenge(self, challenge: HeaderValue) -> Self {
+        self.set(|config| config.answers.challenge = challenge)
+    }
+
     /// Puts `Link: <URL>; rel="describedby"` on our answers with 400, 409 and 422. Default: no link.
     ///
     /// # Panics

@@ -1,4 +1,49 @@
 //! A Tower layer that makes unsafe HTTP requests safe to retry.
+//!
+//! The client puts a unique `Idempotency-Key` on each unsafe request. The first request with a key runs; every retry gets
+//! the same answer, byte for byte, without running again. A retry with other content is refused, a retry while the first
+//! request runs gets 409 or waits.
+//!
+//! ```
+//! # #[cfg(feature = "memory")] {
+//! use axum::{Router, http::StatusCode, routing::post};
+//! use tower_idempotency::{IdempotencyLayer, MemoryStore};
+//!
+//! async fn create_charge(body: String) -> (StatusCode, String) {
+//!     (StatusCode::CREATED, body)
+//! }
+//!
+//! let app: Router = Router::new()
+//!     .route("/v1/charges", post(create_charge))
+//!     .layer(IdempotencyLayer::new(MemoryStore::new()));
+//! # }
+//! ```
+//!
+//! # Where to look
+//!
+//! * [`IdempotencyLayer`]: the layer and all its options, each with its default.
+//! * [`Attempt`]: what a handler can learn about its own run.
+//! * [`NothingExecuted`]: how a handler says that nothing was done, so that a retry runs.
+//! * [`OnAbandoned`]: what happens to a key whose process died.
+//! * [`Rejection`]: why the layer answers by itself, and how.
+//! * [`Store`]: the contract of a backend; [`MemoryStore`] is one, `testing` checks others.
+//!
+//! # What it does not do
+//!
+//! It does not make the handler's own effects atomic: if the process dies after a gateway charged and before the answer was
+//! stored, the next attempt runs again, and [`Attempt::is_rerun`] tells it so. It does not retry for the client. It does
+//! not limit how many requests are open.
+//!
+//! # Features
+//!
+//! * `memory` (default): [`MemoryStore`].
+//! * `axum` (default): [`Attempt`] as an extractor, and axum's `OriginalUri` in the fingerprint, so that a nested router,
+//!   which hides the start of the path, cannot make two routes look like one.
+//! * `testing`: the conformance kit for authors of a store, and a wrapper that injects faults.
+//!
+//! # Runtime
+//!
+//! Guarded requests need Tokio with its time driver: for leases, time limits, and for runs whose client has gone.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -21,6 +66,8 @@ mod layer;
 mod obligation;
 mod owned;
 mod profile;
+#[cfg(doctest)]
+mod readme;
 mod reject;
 mod renew;
 mod replay;

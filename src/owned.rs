@@ -1,15 +1,15 @@
 //! A claim that is ours: how a run ends, and what the client gets.
 
-use std::{future::Future, panic::resume_unwind, sync::Arc};
+use std::{convert::Infallible, future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, header};
 use http_body::Body as HttpBody;
 
 use crate::{
     Body, Fingerprint, NothingExecuted, Rejection, StoredResponse,
     capture::{Captured, capture, whole},
-    catch::catch,
+    catch::{Panic, catch},
     config::{Abandoned, Ask, Verdict},
     decide::{Decision, decide},
     executions::Execution,
@@ -55,7 +55,7 @@ impl<'a> Owned<'a> {
             Ok(Verdict::Rerun) => None,
             Ok(Verdict::Refuse) => {
                 self.abandon().await;
-                Some(refuse(self.shared, &Rejection::OutcomeUnknown))
+                Some(refuse(self.shared, &Rejection::OutcomeUnknown, self.is_head))
             }
             Ok(Verdict::Answer(mut response)) => {
                 response.headers_mut().remove(REPLAYED);
@@ -67,10 +67,7 @@ impl<'a> Owned<'a> {
                 };
                 Some(superseded.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
             }
-            Err(panic) => {
-                self.abandon().await;
-                resume_unwind(panic);
-            }
+            Err(panic) => match self.fail(panic).await {},
         }
     }
 
@@ -99,10 +96,6 @@ impl<'a> Owned<'a> {
                     self.abandon().await;
                     return Response::from_parts(head, body);
                 }
-                Captured::Panicked(panic) => {
-                    self.abandon().await;
-                    resume_unwind(panic);
-                }
             };
             let ending = Ending::Complete(stored);
             if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost
@@ -120,6 +113,12 @@ impl<'a> Owned<'a> {
         self.execution = None;
     }
 
+    /// Ends the claim of a run that panicked, and lets the panic go on.
+    pub(crate) async fn fail(&mut self, panic: Panic) -> Infallible {
+        self.abandon().await;
+        resume_unwind(panic);
+    }
+
     /// Returns the answer of the run that took the record over, if there is one: one key has one answer.
     async fn superseding<R>(&self) -> Option<Answer<R>>
     where
@@ -129,10 +128,10 @@ impl<'a> Owned<'a> {
         match decide(Claim::Existing(record), self.token, self.fingerprint, &self.shared.config) {
             Decision::Replay(stored) => Some(replay(&stored, self.is_head)),
             Decision::Refuse(Rejection::Mismatch) | Decision::Run { .. } => None,
-            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection)),
+            Decision::Refuse(rejection) => Some(refuse(self.shared, &rejection, self.is_head)),
             Decision::Wait { .. } | Decision::TakeOver { .. } => {
                 let retry_after = self.shared.config.retry_after;
-                Some(refuse(self.shared, &Rejection::InFlight { retry_after }))
+                Some(refuse(self.shared, &Rejection::InFlight { retry_after }, self.is_head))
             }
         }
     }
@@ -147,8 +146,13 @@ pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head
 }
 
 /// Makes the answer for a rejection. It is not the answer of the key for another layer of this kind around this one.
-pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection) -> Answer<R> {
+pub(crate) fn refuse<R: HttpBody<Data = Bytes>>(shared: &Shared, rejection: &Rejection, is_head: bool) -> Answer<R> {
     let mut answer = shared.config.answers.render(rejection);
     answer.extensions_mut().insert(NothingExecuted);
+    if is_head {
+        // The length of what is not sent. A server of HTTP/2 would send the body, and break the stream.
+        let length = std::mem::take(answer.body_mut()).len();
+        answer.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
     answer.map(|data| Body::buffered(data, None))
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body as HttpBody;
 use tower::Service;
 
@@ -59,13 +59,13 @@ where
         let mut lines = request.headers().get_all(&config.header).iter().peekable();
         if lines.peek().is_none() {
             if config.require_key {
-                return self.refuse(&Rejection::KeyMissing);
+                return self.refuse(request.method(), &Rejection::KeyMissing);
             }
             return self.bypass(request);
         }
         let key = match config.key_syntax().parse(lines) {
             Ok(key) => key,
-            Err(error) => return self.refuse(&Rejection::KeyMalformed(error)),
+            Err(error) => return self.refuse(request.method(), &Rejection::KeyMalformed(error)),
         };
         let ready = self.take_ready();
         let obligation = Arc::<Obligation>::default();
@@ -82,14 +82,14 @@ impl<Inner: Clone> Idempotency<Inner> {
         mem::replace(&mut self.inner, clone)
     }
 
-    fn refuse<F, R, E>(&mut self, rejection: &Rejection) -> ResponseFuture<F, R, E>
+    fn refuse<F, R, E>(&mut self, method: &Method, rejection: &Rejection) -> ResponseFuture<F, R, E>
     where
         R: HttpBody<Data = Bytes> + 'static,
         E: 'static,
     {
         // A ready service may hold a permit, which would be kept until the next request on this connection.
         drop(self.take_ready());
-        ResponseFuture::answered(refuse(&self.shared, rejection))
+        ResponseFuture::answered(refuse(&self.shared, rejection, *method == Method::HEAD))
     }
 }
 

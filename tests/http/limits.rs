@@ -50,6 +50,18 @@ async fn a_request_without_a_key_runs_each_time_or_is_refused_where_keys_are_req
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_of_head_has_no_body() {
+    for version in VERSIONS {
+        let layer = IdempotencyLayer::new(MemoryStore::new()).methods([Method::HEAD]);
+        let server = counting(&layer, &Runs::default()).await;
+        let request = keyed(&server, "/", "\"").method(Method::HEAD).body(Full::default()).unwrap();
+        let answer = Http::new(version).send(request).await.unwrap();
+        assert_eq!((answer.status.as_u16(), &answer.body[..]), (400, &b""[..]));
+        assert_eq!(answer.headers["content-type"], "application/problem+json");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_key_is_read_from_the_header_that_is_configured_and_from_no_other() {
     let name = HeaderName::from_static("paypal-request-id");
     let store = Arc::new(MemoryStore::new());

@@ -15,6 +15,7 @@ mod limits;
 mod marker;
 mod once;
 mod outage;
+mod predicates;
 mod raw;
 mod readiness;
 mod renewal;
