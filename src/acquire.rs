@@ -12,7 +12,7 @@ use crate::{
     obligation::Obligation,
     renew, settle,
     shared::Shared,
-    store::{Claim, NewClaim, RecordId, StoreError, Token},
+    store::{Claim, NewClaim, RecordId, State, StoreError, Token},
     wait,
 };
 
@@ -84,7 +84,10 @@ fn ask(
                 obligation.set(false);
                 return Asked::Acquired(Acquired::Outside);
             }
-            Ok(outcome) => decide(outcome, claim.token, claim.fingerprint, config),
+            Ok(outcome) => {
+                let outcome = seen_from_here(shared, outcome, claim.token);
+                decide(outcome, claim.token, claim.fingerprint, config)
+            }
             Err(error) => {
                 give_back(shared, id, execution, claim, &error);
                 return Asked::Acquired(outage(shared, &error));
@@ -99,10 +102,6 @@ fn ask(
             Decision::Replay(response) => return Asked::Acquired(Acquired::Replay(response)),
             Decision::Refuse(rejection) => return Asked::Acquired(Acquired::Refused(rejection)),
             Decision::Wait { owner, retry_after } => Contender::Owner { token: owner, retry_after },
-            // Renewing it failed, and yet its handler is alive, in this process.
-            Decision::TakeOver { previous } if previous != claim.token && shared.executions.holds(previous) => {
-                Contender::Owner { token: previous, retry_after: config.retry_after }
-            }
             Decision::TakeOver { previous } => Contender::Abandoned { token: previous },
         };
         Asked::Contended(execution, contender)
@@ -145,6 +144,21 @@ async fn contend(
             Asked::Acquired(acquired) => return acquired,
             Asked::Contended(same, next) => (execution, contender) = (same, next),
         }
+    }
+}
+
+/// Takes an abandoned record for in flight if its run is alive in this process: only its renewal failed.
+fn seen_from_here(shared: &Shared, outcome: Claim, own: Token) -> Claim {
+    match outcome {
+        Claim::Existing(mut record)
+            if matches!(record.state, State::Abandoned { .. })
+                && record.token != own
+                && shared.executions.holds(record.token) =>
+        {
+            record.state = State::InFlight { lease_left: shared.config.lease };
+            Claim::Existing(record)
+        }
+        outcome => outcome,
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::{
 };
 
 use crate::{
+    catch::catch,
     executions::Renewing,
     shared::Shared,
     store::{Fenced, Lease, RecordId, Token},
@@ -62,12 +63,12 @@ async fn run(shared: Arc<Shared>, mut renewing: Renewing) {
 async fn renew(shared: Arc<Shared>, id: RecordId, token: Token, lease: Lease, turns: Arc<Semaphore>) {
     let _turn = turns.acquire().await;
     let sent = Instant::now();
-    let renewal = shared.bounded(shared.store.renew(&id, token, lease));
-    // One that hangs is given up early enough for another one before the lease ends.
-    let (next, renewed) = match timeout(lease.term / PART, renewal).await {
-        Ok(Ok(Fenced::Applied)) => (Some(sent + lease.term / PART), true),
-        Ok(Ok(Fenced::Lost)) => (None, false),
-        Ok(Err(_)) | Err(_) => (Some(Instant::now() + lease.term / (4 * PART)), false),
+    // One that hangs is given up early enough for another one before the lease ends, and one that panics is tried again.
+    let renewal = catch(|| timeout(lease.term / PART, shared.bounded(shared.store.renew(&id, token, lease))));
+    let (next, renewed) = match renewal.await {
+        Ok(Ok(Ok(Fenced::Applied))) => (Some(sent + lease.term / PART), true),
+        Ok(Ok(Ok(Fenced::Lost))) => (None, false),
+        Ok(Ok(Err(_)) | Err(_)) | Err(_) => (Some(Instant::now() + lease.term / (4 * PART)), false),
     };
     shared.executions.renew_at(token, next);
     if renewed && !shared.executions.holds(token) {

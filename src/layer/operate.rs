@@ -9,7 +9,7 @@ use super::IdempotencyLayer;
 use crate::{
     Store,
     capture::whole,
-    store::{Fenced, RecordId, State, StoreError},
+    store::{Fenced, RecordId, State, StoreError, Token},
 };
 
 /// What an application does while the layer is at work.
@@ -36,16 +36,12 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Fails if the store does.
     pub async fn settle(&self, id: &RecordId, answer: &Response<Bytes>) -> Result<Settled, StoreError> {
         let stored = whole(&self.shared.config, answer);
-        match self.shared.store.lookup(id).await? {
-            None => Ok(Settled::Absent),
-            Some(record) => match record.state {
-                State::InFlight { .. } => Ok(Settled::InFlight),
-                State::Completed(_) => Ok(Settled::Completed),
-                State::Abandoned { .. } => {
-                    let retention = self.shared.config.retention;
-                    self.shared.store.complete(id, record.token, &stored, retention).await.map(Settled::from)
-                }
-            },
+        match self.abandoned(id).await? {
+            Ok(token) => {
+                let retention = self.shared.config.retention;
+                self.shared.store.complete(id, token, &stored, retention).await.map(Settled::from)
+            }
+            Err(otherwise) => Ok(otherwise),
         }
     }
 
@@ -55,14 +51,22 @@ impl<S: Store> IdempotencyLayer<S> {
     ///
     /// Fails if the store does.
     pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
-        match self.shared.store.lookup(id).await? {
-            None => Ok(Settled::Absent),
-            Some(record) => match record.state {
-                State::InFlight { .. } => Ok(Settled::InFlight),
-                State::Completed(_) => Ok(Settled::Completed),
-                State::Abandoned { .. } => self.shared.store.release(id, record.token).await.map(Settled::from),
-            },
+        match self.abandoned(id).await? {
+            Ok(token) => self.shared.store.release(id, token).await.map(Settled::from),
+            Err(otherwise) => Ok(otherwise),
         }
+    }
+
+    /// Returns the token of an abandoned record, or what the record is otherwise.
+    async fn abandoned(&self, id: &RecordId) -> Result<Result<Token, Settled>, StoreError> {
+        let Some(record) = self.shared.store.lookup(id).await? else { return Ok(Err(Settled::Absent)) };
+        Ok(match record.state {
+            State::Completed(_) => Err(Settled::Completed),
+            State::InFlight { .. } => Err(Settled::InFlight),
+            // Its run is alive in this process: only its renewal failed.
+            State::Abandoned { .. } if self.shared.executions.holds(record.token) => Err(Settled::InFlight),
+            State::Abandoned { .. } => Ok(record.token),
+        })
     }
 }
 

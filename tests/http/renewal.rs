@@ -8,7 +8,7 @@ use http::{Request, Response, StatusCode};
 use http_body_util::Full;
 use tokio::time::{sleep, timeout};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_idempotency::{Body, IdempotencyLayer, OnAbandoned, Store, store::State};
+use tower_idempotency::{Body, IdempotencyLayer, OnAbandoned, Settled, Store, store::State};
 
 use crate::support::{Call, Charges, Gate, PATIENCE, Watched, record};
 
@@ -108,6 +108,28 @@ async fn a_lease_that_ran_out_while_renewals_failed_is_not_taken_over_where_the_
         assert_eq!(first.await.unwrap(), Ok(StatusCode::CREATED));
         assert_eq!(charges.runs.total(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_whose_handler_still_runs_here_is_neither_unknown_nor_settled_nor_released() {
+    let (charges, store) = (Charges::held(), Watched::new());
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).lease(LEASE).on_abandoned(OnAbandoned::Refuse);
+    store.set(Call::Renew, Gate::BeforeEffect);
+    let first = tokio::spawn(charge(&layer, "k", &charges));
+    sleep(2 * LEASE).await;
+    assert!(matches!(state(&store).await, State::Abandoned { .. }));
+
+    let retry = layer.layer(service_fn(async |_: Request<Body<Full<Bytes>>>| Outcome::Err("it ran")));
+    let request = Request::post("/pay").header("idempotency-key", "k").body(Full::from("{}")).unwrap();
+    let refused = retry.oneshot(request).await.unwrap();
+    assert_eq!(refused.headers()["retry-after"], "1", "in flight, so that a retry helps");
+    let answer = Response::new(Bytes::new());
+    assert_eq!(layer.settle(&record("k"), &answer).await.unwrap(), Settled::InFlight);
+    assert_eq!(layer.release(&record("k")).await.unwrap(), Settled::InFlight);
+
+    charges.let_go(1);
+    assert_eq!(first.await.unwrap(), Ok(StatusCode::CREATED));
+    assert!(matches!(state(&store).await, State::Completed(_)));
 }
 
 #[tokio::test(start_paused = true)]

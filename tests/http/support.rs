@@ -121,7 +121,9 @@ impl Answer {
 impl Http {
     pub(crate) fn new(version: Version) -> Self {
         let mut builder = Client::builder(TokioExecutor::new());
-        let client = builder.http2_only(matches!(version, Version::Http2)).build_http();
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        let client = builder.http2_only(matches!(version, Version::Http2)).build(connector);
         Self { client }
     }
 
