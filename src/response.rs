@@ -67,6 +67,12 @@ impl StoredResponse {
         encoding::read(encoded.into())
     }
 
+    /// Takes bytes that were checked before.
+    #[cfg(feature = "memory")]
+    pub(crate) fn checked(encoded: Bytes) -> Self {
+        encoding::checked(encoded)
+    }
+
     /// Returns the bytes that a store has to keep.
     #[must_use]
     pub fn as_encoded(&self) -> &Bytes {

@@ -47,6 +47,15 @@ pub(super) fn read(encoded: Bytes) -> Result<StoredResponse, DamagedResponse> {
     Ok(StoredResponse { encoded, status, replayable })
 }
 
+/// Takes an encoding that was checked before.
+#[cfg(feature = "memory")]
+pub(super) fn checked(encoded: Bytes) -> StoredResponse {
+    let status = StatusCode::from_u16(u16::from_be_bytes([encoded[2], encoded[3]]));
+    let status = status.expect("the status was checked when the encoding was made or read");
+    let replayable = encoded[1] == REPLAYABLE;
+    StoredResponse { encoded, status, replayable }
+}
+
 /// Decodes headers, body and trailers of a checked encoding.
 pub(super) fn decode(encoded: &Bytes) -> (HeaderMap, Bytes, Option<HeaderMap>) {
     let [head, body, trailers] = sections(encoded);

@@ -4,6 +4,7 @@ mod chunks;
 mod clock;
 mod entry;
 mod heap;
+mod kept;
 mod records;
 mod room;
 mod shard;
@@ -180,7 +181,7 @@ impl Store for MemoryStore {
                 return Ok(outcome);
             }
             // A record larger than the whole store must not evict all others in vain.
-            let hopeless = room::bytes_of(id.id) > self.room.max_bytes;
+            let hopeless = room::bytes_of(id.len()) > self.room.max_bytes;
             if hopeless || !self.shards.make_room(now, self.when_full, &self.room) {
                 return Err(StoreError::full());
             }

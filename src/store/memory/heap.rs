@@ -1,6 +1,9 @@
 //! An expiry index: a heap of slots by moment, from which any slot can be removed.
 
-use super::{clock::Moment, steps};
+use super::{
+    clock::{Moment, NEVER},
+    steps,
+};
 
 /// Children per node. Four nodes of 16 bytes are one cache line.
 const ARITY: usize = 4;
@@ -17,9 +20,17 @@ pub(super) struct Due {
 /// It holds exactly the slots that were pushed and not removed. Each method that moves slots tells `placed` the new
 /// place of each, so that the owner can name it later. Pushing a moment later than all others takes constant time,
 /// which is the usual case, as most records live equally long.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Heap {
     nodes: Vec<Due>,
+    /// The moment of the first node, here so that looking at it touches no other memory.
+    first_at: Moment,
+}
+
+impl Default for Heap {
+    fn default() -> Self {
+        Self { nodes: Vec::new(), first_at: NEVER }
+    }
 }
 
 impl Heap {
@@ -28,8 +39,14 @@ impl Heap {
         self.nodes.first().copied()
     }
 
+    /// Returns the earliest moment, or [`NEVER`].
+    pub(super) fn first_at(&self) -> Moment {
+        self.first_at
+    }
+
     pub(super) fn push(&mut self, due: Due, placed: impl FnMut(u32, u32)) {
         let place = self.nodes.len();
+        self.first_at = self.first_at.min(due.at);
         steps::push(&mut self.nodes, due);
         self.rise(place, placed);
     }
@@ -42,17 +59,25 @@ impl Heap {
             self.settle(place, placed);
         }
         steps::shrink(&mut self.nodes);
+        if place == 0 {
+            self.read_first();
+        }
     }
 
     /// Changes the moment of the entry at `place`.
     pub(super) fn postpone(&mut self, place: u32, at: Moment, placed: impl FnMut(u32, u32)) {
         self.nodes[place as usize].at = at;
         self.settle(place as usize, placed);
+        self.read_first();
     }
 
     /// Changes the slot of the entry at `place`.
     pub(super) fn rename(&mut self, place: u32, slot: u32) {
         self.nodes[place as usize].slot = slot;
+    }
+
+    fn read_first(&mut self) {
+        self.first_at = self.nodes.first().map_or(NEVER, |due| due.at);
     }
 
     fn settle(&mut self, place: usize, placed: impl FnMut(u32, u32)) {
@@ -140,6 +165,7 @@ mod tests {
                 }
             }
             assert_eq!(heap.first().map(|due| due.at), model.values().min().copied());
+            assert_eq!(heap.first_at(), heap.first().map_or(NEVER, |due| due.at));
             assert_eq!(heap.nodes.len(), model.len());
             assert_eq!(places.len(), model.len());
         }

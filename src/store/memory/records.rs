@@ -6,9 +6,10 @@ use hashbrown::HashTable;
 
 use super::{
     chunks::Chunks,
-    clock::{self, Moment, NEVER},
+    clock::{self, Moment},
     entry::{Entry, Hashed},
     heap::{Due, Heap},
+    kept::Response,
     room::{self, Room},
 };
 use crate::{
@@ -70,20 +71,10 @@ impl Records {
             }
             None => {}
         }
-        if !room.admit(room::bytes_of(id.id)) {
+        if !room.admit(room::bytes_of(id.len())) {
             return None;
         }
-        self.insert(Entry {
-            id: id.id.clone(),
-            hash: id.hash,
-            token: claim.token,
-            fingerprint: claim.fingerprint,
-            lease_until,
-            expires_at,
-            response: None,
-            attempt: 1,
-            place: 0,
-        });
+        self.insert(Entry::new(id, claim, lease_until, expires_at));
         Some(Claim::Acquired { attempt: 1 })
     }
 
@@ -114,7 +105,7 @@ impl Records {
         }
         room.add_response(response.as_encoded().len());
         self.unschedule(slot);
-        self.entries[slot].response = Some(response.clone());
+        self.entries[slot].response = Some(Response::new(response));
         self.entries[slot].expires_at = clock::after(now, retention);
         self.schedule(slot);
         Fenced::Applied
@@ -137,8 +128,8 @@ impl Records {
     /// Moves at most `limit` expired records to `removed`.
     pub(super) fn reclaim(&mut self, now: Moment, limit: usize, room: &Room, removed: &mut Vec<Entry>) {
         for _ in 0..limit {
-            let due = [self.unfinished.first(), self.completed.first()].into_iter().flatten().find(|due| due.at <= now);
-            let Some(due) = due else { break };
+            let due = [&self.unfinished, &self.completed].into_iter().find(|index| index.first_at() <= now);
+            let Some(due) = due.and_then(Heap::first) else { break };
             removed.push(self.remove(due.slot as usize, room));
         }
     }
@@ -148,19 +139,19 @@ impl Records {
         self.completed.first().map(|due| self.remove(due.slot as usize, room))
     }
 
-    /// Returns when the first record that is not completed expires, or [`NEVER`].
+    /// Returns when the first record that is not completed expires, or [`NEVER`](clock::NEVER).
     pub(super) fn first_unfinished(&self) -> Moment {
-        self.unfinished.first().map_or(NEVER, |due| due.at)
+        self.unfinished.first_at()
     }
 
-    /// Returns when the first completed record expires, or [`NEVER`].
+    /// Returns when the first completed record expires, or [`NEVER`](clock::NEVER).
     pub(super) fn first_completed(&self) -> Moment {
-        self.completed.first().map_or(NEVER, |due| due.at)
+        self.completed.first_at()
     }
 
     fn find(&self, id: Hashed<'_>) -> Option<usize> {
         let entries = &self.entries;
-        let same = |named: &Named| named.hash == id.hash && entries[named.slot as usize].id == *id.id;
+        let same = |named: &Named| named.hash == id.hash && entries[named.slot as usize].is(id);
         self.table.find(table_hash(id.hash), same).map(|named| named.slot as usize)
     }
 

@@ -2,8 +2,6 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use crate::store::RecordId;
-
 /// What a record takes beside its scope, key and response, in bytes: up to 280 as measured, and what the allocator adds.
 pub(super) const RECORD_OVERHEAD: usize = 320;
 
@@ -53,9 +51,9 @@ impl Room {
     }
 }
 
-/// Returns what a record without a response takes, in bytes.
-pub(super) fn bytes_of(id: &RecordId) -> usize {
-    RECORD_OVERHEAD + id.scope().as_str().len() + id.key().as_str().len()
+/// Returns what a record without a response takes, in bytes, if its scope and key have so many.
+pub(super) fn bytes_of(scope_and_key: usize) -> usize {
+    RECORD_OVERHEAD + scope_and_key
 }
 
 fn add_up_to(counter: &AtomicUsize, amount: usize, max: usize) -> bool {
