@@ -56,7 +56,7 @@ where
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
             Acquired::Unprotected | Acquired::Outside => {
                 let mut response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
-                response.headers_mut().remove(REPLAYED);
+                response.headers_mut().remove(&REPLAYED);
                 return Ok(response.map(Body::passed));
             }
         };

@@ -58,7 +58,7 @@ impl<'a> Owned<'a> {
                 Some(refuse(self.shared, &Rejection::OutcomeUnknown, self.is_head))
             }
             Ok(Verdict::Answer(mut response)) => {
-                response.headers_mut().remove(REPLAYED);
+                response.headers_mut().remove(&REPLAYED);
                 let stored = whole(&self.shared.config, &response);
                 let ending = Ending::Complete(stored);
                 let superseded = match settle::end(self.shared, self.id, &mut self.execution, ending).await {
@@ -79,7 +79,7 @@ impl<'a> Owned<'a> {
     {
         let (mut head, body) = response.into_parts();
         async move {
-            head.headers.remove(REPLAYED);
+            head.headers.remove(&REPLAYED);
             if !self.shared.config.is_stored(&head) {
                 if self.attempt > 1 {
                     // This run did nothing, but an earlier one may have: the next one has to know.

@@ -10,7 +10,8 @@ pub(crate) fn is_momentary(headers: &HeaderMap) -> impl Fn(&HeaderName) -> bool 
     let options = headers.contains_key(header::CONNECTION).then(|| headers.get_all(header::CONNECTION));
     move |name| {
         NEVER.contains(name)
-            || matches!(name.as_str(), "keep-alive" | "proxy-connection" | REPLAYED)
+            || matches!(name.as_str(), "keep-alive" | "proxy-connection")
+            || *name == REPLAYED
             || options.iter().flatten().any(|line| names(line, name))
     }
 }
@@ -23,7 +24,7 @@ fn names(line: &HeaderValue, field: &HeaderName) -> bool {
 }
 
 /// The name of the header line that marks a replay.
-pub(crate) const REPLAYED: &str = "idempotent-replayed";
+pub(crate) static REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
 /// Marks a replay, and makes its framing valid: a `Content-Length` stays only where it is allowed and true.
 ///
@@ -45,5 +46,5 @@ pub(crate) fn make_replay(head: &mut Parts, body_len: usize, is_head: bool) {
         let stay = headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
         head.headers = stay.map(|(name, value)| (name.clone(), value.clone())).collect();
     }
-    head.headers.insert(HeaderName::from_static(REPLAYED), HeaderValue::from_static("true"));
+    head.headers.insert(REPLAYED.clone(), HeaderValue::from_static("true"));
 }

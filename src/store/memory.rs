@@ -37,7 +37,7 @@ use crate::{
 /// # Memory and time
 ///
 /// A record takes at most 320 bytes besides its scope, key and response (a test measures it), and an empty store
-/// about 20 KiB. The records are spread over tables, one per 16,384 records of `max_records` within 16 to 4,096, which
+/// about 20 KiB. The records are spread over tables, one per 65,536 records of `max_records` within 64 to 4,096, which
 /// grow apart from each other and move no record, so that no claim waits long for one to grow.
 /// There is no background task: each claim removes a few expired records, and [`purge`](Store::purge) removes the
 /// rest. A store that nobody claims in keeps its memory until it is purged.

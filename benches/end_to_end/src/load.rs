@@ -41,8 +41,15 @@ const WARM_UP: Duration = Duration::from_millis(500);
 const REPEATED_KEYS: u32 = 100;
 
 pub fn measure(target: Target, connections: usize, time: Duration) -> Outcome<Measured> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().event_interval(4).enable_all().build()?;
     runtime.block_on(async {
+        // The clients never sleep: waking them up would be work of the server's core, and the more the slower a server
+        // is, since its clients would sleep more often.
+        tokio::spawn(async {
+            loop {
+                tokio::task::yield_now().await;
+            }
+        });
         let mut clients = Vec::new();
         for number in 0..connections {
             let mut client = Client::connect(target, number as u32).await?;
@@ -58,8 +65,7 @@ pub fn measure(target: Target, connections: usize, time: Duration) -> Outcome<Me
 
         let (cpu, memory, start) = (cpu_time(target.pid)?, resident(target.pid)?, Instant::now());
         let clients = run(clients, time).await?;
-        let (cpu, memory, elapsed) =
-            (cpu_time(target.pid)? - cpu, resident(target.pid)? - memory, start.elapsed());
+        let (cpu, memory, elapsed) = (cpu_time(target.pid)? - cpu, resident(target.pid)? - memory, start.elapsed());
 
         let mut latencies: Vec<u32> = clients.into_iter().flat_map(|client| client.latencies).collect();
         latencies.sort_unstable();

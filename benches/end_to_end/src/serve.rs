@@ -46,7 +46,7 @@ pub fn run(variant: Variant) -> Outcome<()> {
             Variant::Bare => router,
             Variant::Ours => {
                 use tower_idempotency::{IdempotencyLayer, MemoryStore};
-                router.layer(IdempotencyLayer::new(MemoryStore::new().max_records(10_000_000)))
+                router.layer(IdempotencyLayer::new(MemoryStore::new().max_records(4_000_000)))
             }
             Variant::Idempotent => {
                 use idempotent::{memory::MemoryStore, middleware::IdempotencyLayer};

@@ -30,10 +30,10 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// Makes a shard per 16,384 records, and 16 to 4,096 of them: a power of two. More would let no table take a tenth of
-    /// a millisecond to grow, but the ends of their records would not fit into a processor's cache.
+    /// Makes a shard per 65,536 records, and 64 to 4,096 of them: a power of two. The ends of so few fit into a
+    /// processor's cache, and a table of so many entries grows within a millisecond.
     pub(super) fn new(max_records: usize) -> Self {
-        let count = (max_records / 16_384).clamp(16, 4096).next_power_of_two();
+        let count = (max_records / 65_536).clamp(64, 4096).next_power_of_two();
         let all = (0..count).map(|_| Shard::new()).collect();
         Self { all, hasher: RandomState::new(), turn: AtomicUsize::new(0) }
     }
