@@ -22,7 +22,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 /// record in the memory store included.
 const MOST_OF_A_FIRST_REQUEST: usize = 13;
 /// The same for a replay.
-const MOST_OF_A_REPLAY: usize = 7;
+const MOST_OF_A_REPLAY: usize = 8;
 
 /// Answers at once, without an allocation.
 #[derive(Debug, Clone)]
