@@ -29,8 +29,8 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{net::TcpListener, task::JoinHandle, time::Instant};
-use tower::{Layer, Service, service_fn};
-use tower_idempotency::{Body, IdempotencyLayer, Store};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tower_idempotency::{Attempt, Body, IdempotencyLayer, Store};
 
 /// Far more than anything here takes, so that only a hang runs into it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -254,4 +254,45 @@ pub(crate) async fn go_away(version: Version, server: &Server, key: &str, moment
         answer = http.pay(server, key) => panic!("answered too early: {answer:?}"),
         () = moment => {}
     }
+}
+
+/// What a handler of [`call`] gives.
+pub(crate) type Outcome = Result<Response<Full<Bytes>>, &'static str>;
+
+/// Sends a request under a key through a layer to a handler, without a socket, so that time can be paused.
+pub(crate) fn call<S: Store, F>(
+    layer: &IdempotencyLayer<S>,
+    key: &str,
+    handler: impl Fn(Request<Body<Full<Bytes>>>) -> F + Clone + Send + 'static,
+) -> impl Future<Output = Result<Answer, &'static str>> + Send + 'static
+where
+    F: Future<Output = Outcome> + Send + 'static,
+{
+    let request = Request::post("/pay").header("idempotency-key", key).body(Full::from("{}")).unwrap();
+    let service = layer.layer(service_fn(handler));
+    async move {
+        let answer = tokio::time::timeout(PATIENCE, service.oneshot(request)).await.expect("an answer in time")?;
+        let (head, body) = answer.into_parts();
+        let body = body.collect().await.unwrap();
+        let trailers = body.trailers().cloned();
+        Ok(Answer { status: head.status, headers: head.headers, body: body.to_bytes(), trailers })
+    }
+}
+
+/// Sends a charge under a key through a layer, without a socket. The answer names the attempt in `x-attempt`.
+pub(crate) fn charge<S: Store>(
+    layer: &IdempotencyLayer<S>,
+    key: &str,
+    charges: &Charges,
+) -> impl Future<Output = Answer> + Send + 'static {
+    let charges = charges.clone();
+    let answer = call(layer, key, move |request| {
+        let attempt = request.extensions().get::<Attempt>().map_or(0, Attempt::number);
+        let charges = charges.clone();
+        async move {
+            let (status, text) = charges.charge().await;
+            Ok(Response::builder().status(status).header("x-attempt", attempt).body(Full::from(text)).unwrap())
+        }
+    });
+    async move { answer.await.unwrap() }
 }

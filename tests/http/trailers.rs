@@ -54,6 +54,47 @@ async fn trailers_stay_trailers_over_http_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_trailer_that_is_named_as_never_replayed_is_left_out_of_the_replay() {
+    let layer = IdempotencyLayer::new(MemoryStore::new()).never_replay("x-trace".parse().unwrap());
+    let handler = |_: Seen| {
+        let mut trailers = field("x-sum", "7");
+        trailers.extend(field("x-trace", "1"));
+        framed(Response::builder(), stream::iter([Frame::data("body".into()), Frame::trailers(trailers)]))
+    };
+    let server = guard(&layer, &Runs::default(), handler).await;
+    let http = Http::new(VERSIONS[1]);
+
+    let first = http.post(&server, "/pay", "k", "").await;
+    let retry = http.post(&server, "/pay", "k", "").await;
+
+    assert_eq!(first.trailers.unwrap()["x-trace"], "1");
+    assert!(retry.is_replay());
+    assert_eq!(retry.trailers, Some(field("x-sum", "7")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_marker_among_the_trailers_reaches_nobody() {
+    let layer = IdempotencyLayer::new(MemoryStore::new()).response_limit(1000);
+    let handler = |seen: Seen| {
+        let mut trailers = field("x-sum", "7");
+        trailers.extend(field("idempotent-replayed", "true"));
+        let status = if seen.head.uri.path() == "/released" { 503 } else { 200 };
+        let body = vec![7; if seen.head.uri.path() == "/streamed" { 1001 } else { 10 }];
+        framed(Response::builder().status(status), stream::iter([Frame::data(body.into()), Frame::trailers(trailers)]))
+    };
+    let server = guard(&layer, &Runs::default(), handler).await;
+    let http = Http::new(VERSIONS[1]);
+
+    for path in ["/stored", "/released", "/streamed"] {
+        let first = http.post(&server, path, &path[1..], "").await;
+        assert_eq!(first.trailers, Some(field("x-sum", "7")), "{path}");
+    }
+    let retry = http.post(&server, "/stored", "stored", "").await;
+    assert!(retry.is_replay());
+    assert_eq!(retry.trailers, Some(field("x-sum", "7")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_client_that_does_not_ask_for_trailers_gets_the_same_body() {
     let layer = IdempotencyLayer::new(MemoryStore::new());
     let server = guard(&layer, &Runs::default(), with_trailer).await;
