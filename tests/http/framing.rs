@@ -14,11 +14,10 @@ use crate::{
 };
 
 /// Headers that a handler may have copied from an upstream, around a body of six bytes.
-const COPIED: [&[(&str, &str)]; 5] = [
-    &[("transfer-encoding", "chunked")],
+const COPIED: [&[(&str, &str)]; 4] = [
     &[("content-length", "2")],
     &[("content-length", "20")],
-    &[("content-length", "6"), ("content-length", "2")],
+    &[("transfer-encoding", "chunked")],
     &[("transfer-encoding", "chunked"), ("content-length", "20")],
 ];
 
@@ -64,10 +63,10 @@ fn order(answer: &WireAnswer) -> Vec<&[u8]> {
 async fn headers_that_contradict_the_body_do_not_break_the_connection() {
     let server = serve_one(&IdempotencyLayer::new(MemoryStore::new()), copying).await;
     for (number, copied) in COPIED.iter().enumerate() {
-        let (path, mut wire) = (format!("/{number}"), Wire::connect(&server).await);
+        let (path, key, mut wire) = (format!("/{number}"), format!("k{number}"), Wire::connect(&server).await);
 
-        let first = exchange(&mut wire, "POST", &path, "k").await;
-        let retry = exchange(&mut wire, "POST", &path, "k").await;
+        let first = exchange(&mut wire, "POST", &path, &key).await;
+        let retry = exchange(&mut wire, "POST", &path, &key).await;
         let refused = exchange(&mut wire, "POST", &path, "\"").await;
 
         assert_eq!((first.status, &first.body[..]), (200, &b"abcdef"[..]), "{copied:?}");
@@ -80,11 +79,11 @@ async fn headers_that_contradict_the_body_do_not_break_the_connection() {
 #[tokio::test(flavor = "multi_thread")]
 async fn headers_that_contradict_the_body_do_not_break_a_stream_of_http_2() {
     let server = serve_one(&IdempotencyLayer::new(MemoryStore::new()), copying).await;
-    for number in [1, 2, 3] {
-        let (path, http) = (format!("/{number}"), Http::new(VERSIONS[1]));
+    for number in [0, 1] {
+        let (path, key, http) = (format!("/{number}"), format!("k{number}"), Http::new(VERSIONS[1]));
 
-        let first = http.post(&server, &path, "k", "").await;
-        let retry = http.post(&server, &path, "k", "").await;
+        let first = http.post(&server, &path, &key, "").await;
+        let retry = http.post(&server, &path, &key, "").await;
 
         assert!(!first.is_replay() && retry.is_replay());
         assert_eq!((&first.body[..], &retry.body[..]), (&b"abcdef"[..], &b"abcdef"[..]), "{:?}", COPIED[number]);
@@ -92,12 +91,29 @@ async fn headers_that_contradict_the_body_do_not_break_a_stream_of_http_2() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_length_that_is_stated_twice_does_not_break_the_connection() {
+    let layer = IdempotencyLayer::new(MemoryStore::new());
+    let server = serve_one(&layer, |seen| {
+        let lengths = seen.head.uri.path()[1..].split('-');
+        six_bytes(lengths.fold(Response::builder(), |head, length| head.header("content-length", length)))
+    });
+    let server = server.await;
+    for lengths in ["6-6", "6-2", "2-6", "20-2"] {
+        let (path, mut wire) = (format!("/{lengths}"), Wire::connect(&server).await);
+        for is_replay in [false, true] {
+            let answer = exchange(&mut wire, "POST", &path, lengths).await;
+            assert_eq!((answer.is_replay(), &answer.body[..]), (is_replay, &b"abcdef"[..]), "{lengths}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_other_lines_keep_their_order_where_a_framing_header_is_dropped() {
     let server = serve_one(&IdempotencyLayer::new(MemoryStore::new()), copying).await;
     for (number, copied) in COPIED.iter().enumerate() {
-        let (path, mut wire) = (format!("/{number}"), Wire::connect(&server).await);
+        let (path, key, mut wire) = (format!("/{number}"), format!("k{number}"), Wire::connect(&server).await);
         for _ in 0..2 {
-            assert_eq!(order(&exchange(&mut wire, "POST", &path, "k").await), ORDERED, "{copied:?}");
+            assert_eq!(order(&exchange(&mut wire, "POST", &path, &key).await), ORDERED, "{copied:?}");
         }
     }
 }
@@ -122,9 +138,9 @@ async fn a_status_without_a_body_has_none_over_http_1_1() {
     let server = serve_one(&IdempotencyLayer::new(MemoryStore::new()), with_a_body).await;
     for path in ["/204", "/304"] {
         let mut wire = Wire::connect(&server).await;
-        let first = exchange(&mut wire, "POST", path, "k").await;
+        let first = exchange(&mut wire, "POST", path, &path[1..]).await;
         // Bytes of a body would be taken for the start of this one.
-        let retry = exchange(&mut wire, "POST", path, "k").await;
+        let retry = exchange(&mut wire, "POST", path, &path[1..]).await;
         assert_eq!((first.status.to_string(), first.values("etag")), (path[1..].to_owned(), vec![&b"\"1\""[..]]));
         assert!(!first.is_replay() && retry.is_replay());
         assert_eq!(first.repeatable, retry.repeatable);
@@ -136,8 +152,8 @@ async fn a_status_without_a_body_has_none_over_http_2() {
     let server = serve_one(&IdempotencyLayer::new(MemoryStore::new()), with_a_body).await;
     let http = Http::new(VERSIONS[1]);
     for path in ["/204", "/304"] {
-        let first = http.post(&server, path, "k", "").await;
-        let retry = http.post(&server, path, "k", "").await;
+        let first = http.post(&server, path, &path[1..], "").await;
+        let retry = http.post(&server, path, &path[1..], "").await;
         assert!(!first.is_replay() && retry.is_replay());
         for answer in [first, retry] {
             assert_eq!((answer.status.as_str(), &answer.body[..]), (&path[1..], &b""[..]));

@@ -87,6 +87,32 @@ async fn a_renewal_under_way_does_not_revive_the_lease_of_a_handler_that_failed(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_while_a_failed_run_ends_its_lease_does_not_revive_it() {
+    let (charges, store) = (Charges::held(), Watched::new());
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).lease(LEASE);
+    let renewal = store.hold_next(Call::Renew, Gate::BeforeEffect);
+    let charged = charges.clone();
+    let failing = move || held(charged.clone()).map(|_| Err("the gateway is gone"));
+    let first = tokio::spawn(send(&layer, "k", failing));
+    store.reach(Call::Renew, 1).await;
+    let ending = store.hold_next(Call::Renew, Gate::AfterEffect);
+    charges.let_go(1);
+    store.reach(Call::Renew, 2).await;
+    assert!(
+        matches!(state(&store).await, State::Abandoned { .. }),
+        "the lease is ended, but its run does not know yet"
+    );
+
+    renewal.send_replace(Gate::Open);
+    store.reach_end(Call::Renew, 1).await;
+    sleep(LEASE / 100).await;
+    ending.send_replace(Gate::Open);
+
+    assert_eq!(first.await.unwrap(), Err("the gateway is gone"));
+    assert_eq!(charge(&layer, "k", &Charges::free()).await, Ok(StatusCode::CREATED), "a retry runs at once");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_ran_out_while_renewals_failed_is_not_taken_over_where_the_handler_still_runs() {
     for wait in [None, Some(LEASE)] {
         let (charges, store) = (Charges::held(), Watched::new());

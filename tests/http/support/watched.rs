@@ -22,6 +22,7 @@ use super::eventually;
 pub(crate) struct Watched {
     pub(crate) inner: Arc<MemoryStore>,
     watches: [Watch; 5],
+    renewed: Mutex<Vec<RecordId>>,
     damaged: AtomicBool,
 }
 
@@ -95,6 +96,11 @@ impl Watched {
         eventually(|| self.watches[call as usize].done.load(Ordering::SeqCst) >= calls).await;
     }
 
+    /// How many renewals of a record have had their effect.
+    pub(crate) fn renewals(&self, id: &RecordId) -> usize {
+        self.renewed.lock().unwrap().iter().filter(|renewed| *renewed == id).count()
+    }
+
     async fn pass<T>(&self, call: Call, effect: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let watch = &self.watches[call as usize];
         let next = watch.next.lock().unwrap().take();
@@ -117,7 +123,12 @@ impl Store for Watched {
     }
 
     async fn renew(&self, id: &RecordId, token: Token, lease: Lease) -> Result<Fenced, StoreError> {
-        self.pass(Call::Renew, self.inner.renew(id, token, lease)).await
+        let renewed = async {
+            let renewed = self.inner.renew(id, token, lease).await;
+            self.renewed.lock().unwrap().push(id.clone());
+            renewed
+        };
+        self.pass(Call::Renew, renewed).await
     }
 
     async fn complete(
