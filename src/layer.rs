@@ -82,7 +82,7 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.key_syntax = syntax)
     }
 
-    /// Refuses a guarded method without a key with 400. Default: such a request passes through unguarded.
+    /// Refuses a guarded method without a key with 400. Default: a request without a key passes through.
     #[must_use]
     pub fn require_key(self) -> Self {
         self.set(|config| config.require_key = true)
