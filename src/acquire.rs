@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use tokio::time::Instant;
+use tokio::{runtime::Handle, time::Instant};
 
 use crate::{
     Rejection, StoredResponse,
@@ -12,7 +12,7 @@ use crate::{
     obligation::Obligation,
     renew, settle,
     shared::Shared,
-    store::{Claim, NewClaim, RecordId, State, StoreError, Token},
+    store::{Claim, Fenced, Lease, NewClaim, RecordId, State, StoreError, Token},
     wait,
 };
 
@@ -21,13 +21,17 @@ pub(crate) enum Acquired {
     Owner(Execution, u32),
     Replay(StoredResponse),
     Refused(Rejection),
-    Unprotected,
+    /// The store cannot be asked, and the request runs all the same.
+    Unprotected(Execution),
     /// The same record was claimed for this very request by a layer of this kind around this one.
     Outside,
 }
 
 /// How often a claim follows abandoned claims that others replace first, before the store is taken for broken.
 const TAKEOVERS: u32 = 64;
+
+/// How often a claim is confirmed whose answers are late, before the store is taken for unusable.
+const CONFIRMATIONS: u32 = 3;
 
 /// Claims the record; waits for its owner if that is wanted. `outside` is the claim of a layer around this one.
 #[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
@@ -39,7 +43,7 @@ pub(crate) fn acquire(
     obligation: &Obligation,
 ) -> impl Future<Output = Acquired> {
     async move {
-        let execution = shared.executions.enter(id.clone(), claim.token, claim.lease);
+        let execution = enter(shared, id, claim.token, claim.lease);
         match ask(shared, id, &claim, execution, outside, obligation).await {
             Asked::Acquired(acquired) => acquired,
             // Boxed, since most requests meet nobody.
@@ -62,6 +66,12 @@ enum Contender {
     Owner { token: Token, retry_after: u64 },
     /// A claim that was abandoned.
     Abandoned { token: Token },
+    /// Somebody who took our claim over before we knew that it was ours.
+    Successor,
+}
+
+fn enter(shared: &Shared, id: &RecordId, token: Token, lease: Lease) -> Execution {
+    shared.executions.enter(id.clone(), token, lease, Handle::current().id())
 }
 
 /// Sends one claim.
@@ -89,14 +99,24 @@ fn ask(
                 decide(outcome, claim.token, claim.fingerprint, config)
             }
             Err(error) => {
-                give_back(shared, id, execution, claim, &error);
-                return Asked::Acquired(outage(shared, &error));
+                return Asked::Acquired(outage(shared, id, execution, claim, &error));
             }
         };
         let contender = match decision {
             Decision::Run { attempt } => {
-                shared.executions.renew_at(claim.token, Some(sent + config.lease / renew::PART));
-                renew::ensure(shared).await;
+                let mut since = sent;
+                if sent.elapsed() >= config.lease / renew::PART {
+                    // Boxed, since it is rare.
+                    match Box::pin(confirm(shared, id, claim)).await {
+                        Ok(Some(confirmed)) => since = confirmed,
+                        Ok(None) => return Asked::Contended(execution, Contender::Successor),
+                        Err(error) => return Asked::Acquired(outage(shared, id, execution, claim, &error)),
+                    }
+                }
+                if !shared.executions.renew_at(claim.token, Some(since + config.lease / renew::PART)) {
+                    // Boxed, since it is rare.
+                    Box::pin(renew::start(shared)).await;
+                }
                 return Asked::Acquired(Acquired::Owner(execution, attempt));
             }
             Decision::Replay(response) => return Asked::Acquired(Acquired::Replay(response)),
@@ -121,15 +141,12 @@ async fn contend(
     let config = &shared.config;
     let deadline = config.wait.map(|wait| Instant::now() + wait);
     let mut takeovers = 0;
-    loop {
+    while takeovers < TAKEOVERS {
+        takeovers += u32::from(!matches!(contender, Contender::Owner { .. }));
         match contender {
-            Contender::Abandoned { token } => {
-                takeovers += 1;
-                if takeovers > TAKEOVERS {
-                    return Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after });
-                }
-                claim.replaces = Some(token);
-            }
+            Contender::Abandoned { token } => claim.replaces = Some(token),
+            // The next claim finds out who it is.
+            Contender::Successor => {}
             Contender::Owner { token, retry_after } => {
                 drop(execution);
                 obligation.set(false);
@@ -137,7 +154,7 @@ async fn contend(
                     Some(deadline) if deadline > Instant::now() => wait::for_owner(shared, id, token, deadline).await,
                     Some(_) | None => return Acquired::Refused(Rejection::InFlight { retry_after }),
                 }
-                execution = shared.executions.enter(id.clone(), claim.token, claim.lease);
+                execution = enter(shared, id, claim.token, claim.lease);
             }
         }
         match ask(shared, id, &claim, execution, outside, obligation).await {
@@ -145,6 +162,7 @@ async fn contend(
             Asked::Contended(same, next) => (execution, contender) = (same, next),
         }
     }
+    Acquired::Refused(Rejection::StoreUnavailable { retry_after: config.retry_after })
 }
 
 /// Takes an abandoned record for in flight if its run is alive in this process: only its renewal failed.
@@ -162,31 +180,32 @@ fn seen_from_here(shared: &Shared, outcome: Claim, own: Token) -> Claim {
     }
 }
 
-/// Frees what a failed claim may have written all the same, once, in the background: it would block the key for the
-/// rest of its lease. A takeover is abandoned again, since the run before it may have had its effect.
-fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, claim: &NewClaim, error: &StoreError) {
-    if !error.is_unavailable() {
-        return;
+/// Renews a claim whose answer took long: it may have been taken over since. Returns since when the lease runs at the
+/// latest, or `None` if the claim is lost.
+async fn confirm(shared: &Shared, id: &RecordId, claim: &NewClaim) -> Result<Option<Instant>, StoreError> {
+    for _ in 0..CONFIRMATIONS {
+        let sent = Instant::now();
+        let renewed = shared.bounded(shared.store.renew(id, claim.token, claim.lease)).await?;
+        if renewed == Fenced::Lost {
+            return Ok(None);
+        }
+        if sent.elapsed() < claim.lease.term / renew::PART {
+            return Ok(Some(sent));
+        }
     }
-    if let Ok(permit) = Arc::clone(&shared.backlog).try_acquire_owned() {
-        let (shared, id) = (Arc::clone(shared), id.clone());
-        let is_takeover = claim.replaces.is_some_and(|replaced| replaced != claim.token);
-        tokio::spawn(async move {
-            let _permit = permit;
-            if is_takeover {
-                settle::abandon(&shared, &id, execution.token()).await;
-            } else {
-                let _ = shared.bounded(shared.store.release(&id, execution.token())).await;
-            }
-        });
-    }
+    Err(StoreError::unavailable("its answers take longer than the lease allows"))
 }
 
-fn outage(shared: &Shared, error: &StoreError) -> Acquired {
+/// Makes the best of a claim that failed. What it may have written all the same is freed.
+fn outage(shared: &Arc<Shared>, id: &RecordId, execution: Execution, claim: &NewClaim, error: &StoreError) -> Acquired {
+    if error.is_unavailable() {
+        let is_takeover = claim.replaces.is_some_and(|replaced| replaced != claim.token);
+        settle::give_back(shared, id, execution, is_takeover);
+    }
     let retry_after = shared.config.retry_after;
     match shared.config.outage {
         _ if error.is_damaged() => Acquired::Refused(Rejection::RecordDamaged),
-        StoreOutage::Proceed => Acquired::Unprotected,
+        StoreOutage::Proceed => Acquired::Unprotected(enter(shared, id, Token::random(), claim.lease)),
         StoreOutage::Refuse if error.is_full() => Acquired::Refused(Rejection::StoreFull { retry_after }),
         StoreOutage::Refuse => Acquired::Refused(Rejection::StoreUnavailable { retry_after }),
     }

@@ -122,6 +122,7 @@ mod tests {
             Rejection::OutcomeUnknown,
             Rejection::StoreUnavailable { retry_after: 2 },
             Rejection::StoreFull { retry_after: 3 },
+            Rejection::TooManyRuns { retry_after: 4 },
             Rejection::RecordDamaged,
         ]
     }

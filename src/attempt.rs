@@ -1,5 +1,7 @@
 //! What a handler can learn about its own run: key, scope and attempt number.
 
+use std::fmt;
+
 use crate::{
     IdempotencyKey, Scope,
     store::{RecordId, Token},
@@ -23,20 +25,25 @@ use crate::{
 ///     }
 /// }
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Attempt {
     id: RecordId,
     number: u32,
-    token: Token,
+    token: Option<Token>,
 }
 
 impl Attempt {
     pub(crate) fn new(id: RecordId, number: u32, token: Token) -> Self {
-        Self { id, number, token }
+        Self { id, number, token: Some(token) }
+    }
+
+    /// A run that no record stands for.
+    pub(crate) fn unprotected(id: RecordId) -> Self {
+        Self { id, number: 1, token: None }
     }
 
     /// Returns the token of the claim, which only the one request that made it knows.
-    pub(crate) fn token(&self) -> Token {
+    pub(crate) fn token(&self) -> Option<Token> {
         self.token
     }
 
@@ -58,6 +65,13 @@ impl Attempt {
         self.number
     }
 
+    /// Tells whether a record stands for this run. It does, unless the store was down and the layer was told to
+    /// [`Proceed`](crate::StoreOutage::Proceed): then another run of the key is possible, and the number means nothing.
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.token.is_some()
+    }
+
     /// Tells whether an earlier run of this key was cut short, so that its effects may have happened.
     ///
     /// It knows what the store knows. With a store that lives in the process, such as `MemoryStore`, a restart forgets the
@@ -65,5 +79,16 @@ impl Attempt {
     #[must_use]
     pub fn is_rerun(&self) -> bool {
         self.number > 1
+    }
+}
+
+/// Leaves the token out.
+impl fmt::Debug for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Attempt")
+            .field("id", &self.id)
+            .field("number", &self.number)
+            .field("protected", &self.is_protected())
+            .finish()
     }
 }

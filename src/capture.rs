@@ -7,16 +7,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Response, StatusCode, header, response};
+use http::{HeaderMap, Response, StatusCode, header, response};
 use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Sleep, sleep};
 
-use crate::{Body, StoredResponse, config::Config, response::Encoder};
+use crate::{Body, StoredResponse, config::Config, replay::REPLAYED, response::Encoder};
 
 /// What became of a response body.
 pub(crate) enum Captured<B: HttpBody> {
-    /// It is here to its end: the record to keep, and the body for the client.
-    Whole(StoredResponse, Body<B>),
+    /// It is here to its end: the record to keep, and data and trailers for the client.
+    Whole(StoredResponse, Bytes, Option<Box<HeaderMap>>),
     /// It is too large, takes too long or never ends: the body goes on as a stream.
     Unbounded(Body<B>),
     /// It broke off: the body gives the client the same.
@@ -35,9 +35,9 @@ where
             return Captured::Unbounded(Body::resumed(Bytes::new(), body));
         }
         let keep = config.is_replayed(&head.headers);
-        let mut encoder = Encoder::new(head.status, &head.headers, keep, body.size_hint().lower() as usize);
+        let mut encoder = Encoder::new(head.status, &head.headers, &keep, body.size_hint().lower() as usize);
         let mut only: Option<Bytes> = None;
-        let mut trailers = None;
+        let mut trailers: Option<Box<HeaderMap>> = None;
         let mut time_limit = None;
         while !body.is_end_stream() {
             let frame = match next_frame(body.as_mut(), config, &mut time_limit).await {
@@ -57,9 +57,12 @@ where
                 Err(frame) => trailers = frame.into_trailers().ok().map(Box::new).or(trailers),
             }
         }
-        let stored = encoder.finish(trailers.as_deref());
+        if let Some(trailers) = &mut trailers {
+            trailers.remove(&REPLAYED);
+        }
+        let stored = encoder.finish(trailers.as_deref(), &keep);
         let data = only.unwrap_or_else(|| stored.body());
-        Captured::Whole(stored, Body::buffered(data, trailers))
+        Captured::Whole(stored, data, trailers)
     }
 }
 

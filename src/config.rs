@@ -5,6 +5,8 @@ use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, Response, StatusCode, header, request, response};
 
+use tokio::sync::Semaphore;
+
 use crate::{
     Fingerprinter, NothingExecuted, Profile, Scope,
     answers::Answers,
@@ -12,6 +14,9 @@ use crate::{
     replay::is_momentary,
     store::{Lease, RecordId},
 };
+
+/// The shortest time that an abandoned record is kept.
+const SHORTEST_UNSETTLED: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
@@ -32,6 +37,7 @@ pub(crate) struct Config {
     pub(crate) not_replayed: Vec<HeaderName>,
     pub(crate) outage: StoreOutage,
     pub(crate) store_timeout: Duration,
+    pub(crate) max_runs: Option<Arc<Semaphore>>,
     pub(crate) retry_after: u64,
     pub(crate) answers: Answers,
 }
@@ -56,6 +62,7 @@ impl Default for Config {
             not_replayed: vec![header::SET_COOKIE],
             outage: StoreOutage::Refuse,
             store_timeout: Duration::from_secs(5),
+            max_runs: None,
             retry_after: 1,
             answers: Answers::default(),
         }
@@ -74,10 +81,19 @@ impl Config {
     /// Returns the lease of a claim. What must be settled by somebody is kept until it is.
     pub(crate) fn lease(&self) -> Lease {
         let unsettled = match self.abandoned {
-            OnAbandoned::Rerun => self.retention,
+            // At least for some leases: a run may be alive whose lease could not be renewed.
+            OnAbandoned::Rerun => self.retention.max(10 * self.lease).max(SHORTEST_UNSETTLED),
             OnAbandoned::Refuse | OnAbandoned::Ask(_) => Duration::MAX,
         };
         Lease { term: self.lease, unsettled }
+    }
+
+    /// Returns for how long a claim that did nothing would stand in the way, because somebody has to settle it.
+    pub(crate) fn settled_by_somebody(&self) -> Duration {
+        match self.abandoned {
+            OnAbandoned::Rerun => Duration::ZERO,
+            OnAbandoned::Refuse | OnAbandoned::Ask(_) => self.retention,
+        }
     }
 
     /// Tells whether a response is to be stored; if not, the key is released.

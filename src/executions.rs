@@ -5,13 +5,14 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use tokio::{
-    sync::{Notify, futures::OwnedNotified},
+    runtime,
+    sync::{Notify, OwnedSemaphorePermit, futures::OwnedNotified},
     time::{Instant, timeout},
 };
 
@@ -25,25 +26,41 @@ pub(crate) struct Executions {
     shards: [Mutex<Shard>; SHARDS],
     live: AtomicUsize,
     idle: Notify,
-    renewing: AtomicBool,
 }
 
-type Shard = HashMap<Token, Entry, BuildHasherDefault<TokenHasher>>;
+#[derive(Debug, Default)]
+struct Shard {
+    entries: HashMap<Token, Entry, BuildHasherDefault<TokenHasher>>,
+    /// The runtimes on which a task renews what is in this shard.
+    renewed_on: Vec<runtime::Id>,
+}
 
 #[derive(Debug)]
 struct Entry {
     id: RecordId,
     lease: Lease,
+    runtime: runtime::Id,
     renew_at: Option<Instant>,
+    /// Whether the claim is being abandoned, so that it counts as gone for all but a drain.
+    ending: bool,
     waiters: Option<Arc<Notify>>,
+}
+
+/// An execution whose lease is due for renewal.
+#[derive(Debug)]
+pub(crate) struct Due {
+    pub(crate) id: RecordId,
+    pub(crate) token: Token,
+    pub(crate) lease: Lease,
 }
 
 impl Executions {
     /// Enters an execution, without a lease to renew yet. It ends when the guard is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, id: RecordId, token: Token, lease: Lease) -> Execution {
+    pub(crate) fn enter(self: &Arc<Self>, id: RecordId, token: Token, lease: Lease, runtime: runtime::Id) -> Execution {
         self.live.fetch_add(1, Ordering::SeqCst);
-        self.shard(token).insert(token, Entry { id, lease, renew_at: None, waiters: None });
-        Execution { token, executions: Arc::clone(self) }
+        let entry = Entry { id, lease, runtime, renew_at: None, ending: false, waiters: None };
+        self.shard(token).entries.insert(token, entry);
+        Execution { token, executions: Arc::clone(self), turn: None }
     }
 
     /// Waits at most `deadline` until no execution is left, and returns how many are.
@@ -67,30 +84,54 @@ impl Executions {
         self.live.load(Ordering::SeqCst)
     }
 
-    /// Tells whether the execution with this token is of this process and has not ended.
+    /// Tells whether the run with this token is of this process and goes on.
     pub(crate) fn holds(&self, token: Token) -> bool {
-        self.shard(token).contains_key(&token)
+        self.shard(token).entries.get(&token).is_some_and(|entry| !entry.ending)
     }
 
     /// Resolves when the execution with this token ends or loses its lease; `None` if it is not of this process.
     pub(crate) fn watch(&self, token: Token) -> Option<OwnedNotified> {
         let mut shard = self.shard(token);
-        let entry = shard.get_mut(&token)?;
+        let entry = shard.entries.get_mut(&token)?;
         let waiters = entry.waiters.get_or_insert_with(Arc::default);
         Some(Arc::clone(waiters).notified_owned())
     }
 
-    /// Takes the executions whose lease is due for renewal, and says when the next one will be. A taken one is not due
-    /// again until [`renew_at`](Self::renew_at) is called.
-    pub(crate) fn take_due(&self, now: Instant) -> (Vec<(RecordId, Token, Lease)>, Option<Instant>) {
+    /// Says that the claim with this token is being abandoned: nothing renews it from here on.
+    pub(crate) fn end(&self, token: Token) {
+        if let Some(entry) = self.shard(token).entries.get_mut(&token) {
+            entry.ending = true;
+            entry.renew_at = None;
+        }
+    }
+
+    /// Says when a lease is to be renewed next; `None` if it is lost, which wakes those who wait for its end. Returns
+    /// whether a task renews it.
+    pub(crate) fn renew_at(&self, token: Token, next: Option<Instant>) -> bool {
+        let mut shard = self.shard(token);
+        let Shard { entries, renewed_on } = &mut *shard;
+        let Some(entry) = entries.get_mut(&token) else { return true };
+        entry.renew_at = next.filter(|_| !entry.ending);
+        if next.is_none()
+            && let Some(waiters) = entry.waiters.take()
+        {
+            waiters.notify_waiters();
+        }
+        renewed_on.contains(&entry.runtime)
+    }
+
+    /// Takes the executions of a runtime whose lease is due for renewal, and says when the next one will be. A taken
+    /// one is not due again until [`renew_at`](Self::renew_at) is called.
+    pub(crate) fn take_due(&self, runtime: runtime::Id, now: Instant) -> (Vec<Due>, Option<Instant>) {
         let mut due = Vec::new();
         let mut next: Option<Instant> = None;
         for shard in &self.shards {
-            for (token, entry) in lock(shard).iter_mut() {
+            let mut shard = lock(shard);
+            for (token, entry) in shard.entries.iter_mut().filter(|(_, entry)| entry.runtime == runtime) {
                 match entry.renew_at {
                     Some(at) if at <= now => {
                         entry.renew_at = None;
-                        due.push((entry.id.clone(), *token, entry.lease));
+                        due.push(Due { id: entry.id.clone(), token: *token, lease: entry.lease });
                     }
                     Some(at) => next = Some(next.map_or(at, |next| next.min(at))),
                     None => {}
@@ -100,22 +141,36 @@ impl Executions {
         (due, next)
     }
 
-    /// Says when a lease is to be renewed next; `None` if it is lost, which wakes those who wait for its end.
-    pub(crate) fn renew_at(&self, token: Token, next: Option<Instant>) {
-        if let Some(entry) = self.shard(token).get_mut(&token) {
-            entry.renew_at = next;
-            if next.is_none()
-                && let Some(waiters) = entry.waiters.take()
-            {
-                waiters.notify_waiters();
+    /// Says that a task on this runtime renews leases.
+    pub(crate) fn start_renewing(&self, runtime: runtime::Id) {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if !shard.renewed_on.contains(&runtime) {
+                shard.renewed_on.push(runtime);
             }
         }
     }
 
-    /// Becomes the one task that renews, unless there is one already. Given up when the result is dropped.
-    pub(crate) fn start_renewing(self: &Arc<Self>) -> Option<Renewing> {
-        let taken = self.renewing.load(Ordering::SeqCst) || self.renewing.swap(true, Ordering::SeqCst);
-        (!taken).then(|| Renewing { executions: Arc::clone(self) })
+    /// Says that no task on this runtime renews leases any more, whatever there is to renew.
+    pub(crate) fn stop_renewing(&self, runtime: runtime::Id) {
+        for shard in &self.shards {
+            lock(shard).renewed_on.retain(|other| *other != runtime);
+        }
+    }
+
+    /// Stops as above, unless the runtime has an execution; returns whether it did. What enters later finds that no
+    /// task renews it.
+    pub(crate) fn stop_renewing_if_idle(&self, runtime: runtime::Id) -> bool {
+        for shard in &self.shards {
+            let mut shard = lock(shard);
+            if shard.entries.values().any(|entry| entry.runtime == runtime) {
+                drop(shard);
+                self.start_renewing(runtime);
+                return false;
+            }
+            shard.renewed_on.retain(|other| *other != runtime);
+        }
+        true
     }
 
     fn shard(&self, token: Token) -> MutexGuard<'_, Shard> {
@@ -123,7 +178,7 @@ impl Executions {
     }
 }
 
-// A panic cannot leave a shard half changed: each critical section is a single map operation.
+// A panic cannot leave a shard half changed: what happens under the lock calls no code but that of maps.
 fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -133,6 +188,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 pub(crate) struct Execution {
     token: Token,
     executions: Arc<Executions>,
+    /// The turn of this run, where their number is limited.
+    pub(crate) turn: Option<OwnedSemaphorePermit>,
 }
 
 impl Execution {
@@ -143,25 +200,13 @@ impl Execution {
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        let ended = self.executions.shard(self.token).remove(&self.token);
+        let ended = self.executions.shard(self.token).entries.remove(&self.token);
         if let Some(waiters) = ended.and_then(|entry| entry.waiters) {
             waiters.notify_waiters();
         }
         if self.executions.live.fetch_sub(1, Ordering::SeqCst) == 1 {
             self.executions.idle.notify_waiters();
         }
-    }
-}
-
-/// Stands for the one task that renews leases.
-#[derive(Debug)]
-pub(crate) struct Renewing {
-    executions: Arc<Executions>,
-}
-
-impl Drop for Renewing {
-    fn drop(&mut self) {
-        self.executions.renewing.store(false, Ordering::SeqCst);
     }
 }
 

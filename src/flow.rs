@@ -48,19 +48,28 @@ where
             Ok(read) => read,
             Err(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
         };
-        let outside = head.extensions.get::<Attempt>().map(Attempt::token);
+        let outside = head.extensions.get::<Attempt>().and_then(Attempt::token);
         let claim = NewClaim::new(Token::random(), fingerprint, shared.config.lease());
         let (execution, attempt) = match acquire(&shared, &id, claim, outside, &obligation).await {
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
-            Acquired::Unprotected | Acquired::Outside => {
-                let mut response = inner.call(Request::from_parts(*head, Body::collected(body))).await?;
-                response.headers_mut().remove(&REPLAYED);
-                return Ok(response.map(Body::passed));
+            Acquired::Unprotected(execution) => {
+                head.extensions.insert(Attempt::unprotected(id));
+                let response = Box::pin(pass(inner.call(Request::from_parts(*head, Body::collected(body))))).await;
+                drop(execution);
+                return response;
+            }
+            Acquired::Outside => {
+                return Box::pin(pass(inner.call(Request::from_parts(*head, Body::collected(body))))).await;
             }
         };
         let mut owned = Owned::new(&shared, &id, execution, attempt, fingerprint, is_head);
+        if !owned.take_turn() {
+            let retry_after = shared.config.retry_after;
+            owned.give_up().await;
+            return Ok(refuse(&shared, &Rejection::TooManyRuns { retry_after }, is_head));
+        }
         if attempt > 1
             && let Some(ask) = shared.config.abandoned.callback()
             && let Some(answer) = Box::pin(owned.ask(ask)).await
@@ -82,6 +91,16 @@ where
             Err(panic) => match owned.fail(panic).await {},
         }
     }
+}
+
+/// Gives the answer of a run that is not recorded here.
+async fn pass<R, E>(running: impl Future<Output = Result<Response<R>, E>>) -> Result<Answer<R>, E>
+where
+    R: HttpBody<Data = Bytes>,
+{
+    let mut response = running.await?;
+    response.headers_mut().remove(&REPLAYED);
+    Ok(response.map(Body::passed))
 }
 
 /// Reads the body and takes the fingerprint.

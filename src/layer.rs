@@ -1,9 +1,10 @@
 //! The layer: the builder that users see.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Response, header, request, response};
+use tokio::sync::Semaphore;
 use tower_layer::Layer;
 
 use crate::{
@@ -43,9 +44,28 @@ pub struct IdempotencyLayer<S> {
     store: PhantomData<fn() -> S>,
 }
 
-/// The bounds of a lease and of a wait.
-const SHORTEST: Duration = Duration::from_millis(1);
-const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// The bounds of a lease: a shorter one cannot be renewed in time on a busy machine.
+const LEASES: RangeInclusive<Duration> = Duration::from_millis(100)..=DAY;
+
+/// The bounds of a wait.
+const WAITS: RangeInclusive<Duration> = Duration::from_millis(1)..=DAY;
+
+/// The shortest retention.
+const SHORTEST_RETENTION: Duration = Duration::from_secs(1);
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What a key header cannot be: these fields mean something else already.
+const TAKEN: [HeaderName; 8] = [
+    header::AUTHORIZATION,
+    header::CONNECTION,
+    header::CONTENT_LENGTH,
+    header::CONTENT_TYPE,
+    header::COOKIE,
+    header::HOST,
+    header::TE,
+    header::TRANSFER_ENCODING,
+];
 
 impl<S: Store> IdempotencyLayer<S> {
     /// Guards with the default configuration and the given store.
@@ -71,8 +91,14 @@ impl<S> IdempotencyLayer<S> {
     }
 
     /// Sets the request header that carries the key. Default: `Idempotency-Key`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the field has another meaning in HTTP, such as `Content-Type` or `Authorization`.
     #[must_use]
+    #[track_caller]
     pub fn header(self, name: HeaderName) -> Self {
+        assert!(!TAKEN.contains(&name), "{name} cannot carry an idempotency key");
         self.set(|config| config.header = name)
     }
 
@@ -125,11 +151,11 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// # Panics
     ///
-    /// Panics if the lease is below 1 ms or above 24 h.
+    /// Panics if the lease is below 100 ms or above 24 h.
     #[must_use]
     #[track_caller]
     pub fn lease(mut self, term: Duration) -> Self {
-        assert!((SHORTEST..=LONGEST).contains(&term), "a lease must be from 1 ms to 24 h, not {term:?}");
+        assert!(LEASES.contains(&term), "a lease must be from 100 ms to 24 h, not {term:?}");
         Arc::make_mut(&mut self.shared).executions = Arc::default();
         self.set(|config| config.lease = term)
     }
@@ -138,11 +164,11 @@ impl<S> IdempotencyLayer<S> {
     ///
     /// # Panics
     ///
-    /// Panics if the retention is below 1 ms. [`Duration::MAX`] means "for ever".
+    /// Panics if the retention is below 1 s. [`Duration::MAX`] means "for ever".
     #[must_use]
     #[track_caller]
     pub fn retention(self, retention: Duration) -> Self {
-        assert!(retention >= SHORTEST, "a retention must be at least 1 ms, not {retention:?}");
+        assert!(retention >= SHORTEST_RETENTION, "a retention must be at least 1 s, not {retention:?}");
         self.set(|config| config.retention = retention)
     }
 
@@ -161,7 +187,7 @@ impl<S> IdempotencyLayer<S> {
     #[must_use]
     #[track_caller]
     pub fn wait(self, longest: Duration) -> Self {
-        assert!((SHORTEST..=LONGEST).contains(&longest), "a wait must be from 1 ms to 24 h, not {longest:?}");
+        assert!(WAITS.contains(&longest), "a wait must be from 1 ms to 24 h, not {longest:?}");
         self.set(|config| config.wait = Some(longest))
     }
 }
@@ -268,17 +294,22 @@ impl<S> IdempotencyLayer<S> {
     #[must_use]
     #[track_caller]
     pub fn documentation(self, url: &str) -> Self {
-        let valid = !url.is_empty() && url.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"".contains(&byte));
         let link = format!("<{url}>; rel=\"describedby\"; type=\"text/html\"");
-        let link = HeaderValue::try_from(link).ok().filter(|_| valid);
+        let link = HeaderValue::try_from(link).ok().filter(|_| is_uri(url));
         let link = link.unwrap_or_else(|| panic!("{url:?} is not a URL for a documentation link"));
         self.set(|config| config.answers.link = Some(link))
     }
 
     /// Sets the start of the problem types; the name of the problem, such as `key-missing`, is appended. Default:
     /// `urn:tower-idempotency:problem:`.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the text has bytes that do not belong into a URI.
     #[must_use]
+    #[track_caller]
     pub fn problem_types(self, base: &str) -> Self {
+        assert!(is_uri(base), "{base:?} is not the start of a URI");
         self.set(|config| config.answers.type_base = base.into())
     }
 
@@ -292,10 +323,30 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.answers.customize = Some(Customize(Arc::new(customize))))
     }
 
+    /// Sets how many runs may be under way at a time, those whose client has gone included. A request beyond it is
+    /// answered with 503 and runs nothing; replays go on. Default: no limit.
+    ///
+    /// A limit outside of the layer does not bound the runs, since a run whose client has gone goes on.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the number is 0 or above [`Semaphore::MAX_PERMITS`].
+    #[must_use]
+    #[track_caller]
+    pub fn max_runs(self, runs: usize) -> Self {
+        assert!((1..=Semaphore::MAX_PERMITS).contains(&runs), "a layer needs at least one run, not {runs}");
+        self.set(|config| config.max_runs = Some(Arc::new(Semaphore::new(runs))))
+    }
+
     fn set(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut Arc::make_mut(&mut self.shared).config);
         self
     }
+}
+
+/// Tells whether a text has no byte that cannot stand in a URI (RFC 3986 section 2).
+fn is_uri(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"<>\"\\^`{|}".contains(&byte))
 }
 
 impl<S: Store, Inner> Layer<Inner> for IdempotencyLayer<S> {

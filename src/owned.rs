@@ -3,17 +3,17 @@
 use std::{convert::Infallible, future::Future, panic::resume_unwind, sync::Arc};
 
 use bytes::Bytes;
-use http::{Response, header};
+use http::{HeaderValue, Response, header};
 use http_body::Body as HttpBody;
 
 use crate::{
-    Body, Fingerprint, NothingExecuted, Rejection, StoredResponse,
+    Body, CutShort, Fingerprint, NothingExecuted, Rejection, StoredResponse,
     capture::{Captured, capture, whole},
     catch::{Panic, catch},
     config::{Abandoned, Ask, Verdict},
     decide::{Decision, decide},
     executions::Execution,
-    replay::{REPLAYED, make_replay},
+    replay::{REPLAYED, frame},
     settle::{self, Ended, Ending},
     shared::Shared,
     store::{Claim, RecordId, Token},
@@ -60,12 +60,14 @@ impl<'a> Owned<'a> {
             Ok(Verdict::Answer(mut response)) => {
                 response.headers_mut().remove(&REPLAYED);
                 let stored = whole(&self.shared.config, &response);
+                let (mut head, data) = response.into_parts();
+                let data = frame(&mut head, data, self.is_head);
                 let ending = Ending::Complete(stored);
                 let superseded = match settle::end(self.shared, self.id, &mut self.execution, ending).await {
                     Ended::Lost => self.superseding().await,
                     Ended::Durable | Ended::Retrying => None,
                 };
-                Some(superseded.unwrap_or_else(|| response.map(|data| Body::buffered(data, None))))
+                Some(superseded.unwrap_or_else(|| Response::from_parts(head, Body::buffered(data, None))))
             }
             Err(panic) => match self.fail(panic).await {},
         }
@@ -80,17 +82,18 @@ impl<'a> Owned<'a> {
         let (mut head, body) = response.into_parts();
         async move {
             head.headers.remove(&REPLAYED);
+            if head.extensions.get::<CutShort>().is_some() {
+                self.abandon().await;
+                return Response::from_parts(head, Body::passed(body));
+            }
             if !self.shared.config.is_stored(&head) {
-                if self.attempt > 1 {
-                    // This run did nothing, but an earlier one may have: the next one has to know.
-                    self.abandon().await;
-                } else {
-                    settle::end(self.shared, self.id, &mut self.execution, Ending::Release).await;
-                }
+                self.give_up().await;
                 return Response::from_parts(head, Body::passed(body));
             }
             let (stored, body) = match capture(&self.shared.config, &head, body).await {
-                Captured::Whole(stored, body) => (Some(stored), body),
+                Captured::Whole(stored, data, trailers) => {
+                    (Some(stored), Body::buffered(frame(&mut head, data, self.is_head), trailers))
+                }
                 Captured::Unbounded(body) => (Some(StoredResponse::not_replayable(head.status)), body),
                 Captured::Broken(body) => (None, body),
             };
@@ -106,6 +109,24 @@ impl<'a> Owned<'a> {
             }
             Response::from_parts(head, body)
         }
+    }
+
+    /// Takes one of the turns for runs; `false` if all are taken.
+    pub(crate) fn take_turn(&mut self) -> bool {
+        let Some(turns) = &self.shared.config.max_runs else { return true };
+        let turn = Arc::clone(turns).try_acquire_owned().ok();
+        let taken = turn.is_some();
+        if let Some(execution) = &mut self.execution {
+            execution.turn = turn;
+        }
+        taken
+    }
+
+    /// Ends a claim under which nothing was executed.
+    pub(crate) async fn give_up(&mut self) {
+        // This run did nothing, but an earlier one may have: the next one has to know.
+        let ending = if self.attempt > 1 { Ending::Abandon } else { Ending::Release };
+        settle::end(self.shared, self.id, &mut self.execution, ending).await;
     }
 
     /// Ends the lease at once, so that the claim counts as abandoned.
@@ -142,7 +163,8 @@ impl<'a> Owned<'a> {
 pub(crate) fn replay<R: HttpBody<Data = Bytes>>(stored: &StoredResponse, is_head: bool) -> Answer<R> {
     let (response, trailers) = stored.decode();
     let (mut head, data) = response.into_parts();
-    make_replay(&mut head, data.len(), is_head);
+    let data = frame(&mut head, data, is_head);
+    head.headers.insert(REPLAYED.clone(), HeaderValue::from_static("true"));
     Response::from_parts(head, Body::buffered(data, trailers.map(Box::new)))
 }
 

@@ -47,6 +47,11 @@ pub enum Rejection {
         /// After how many whole seconds a retry makes sense.
         retry_after: u64,
     },
+    /// As many runs as are allowed are under way, and nothing was run. 503.
+    TooManyRuns {
+        /// After how many whole seconds a retry makes sense.
+        retry_after: u64,
+    },
     /// The record of this key cannot be read, and nothing was run. 500.
     RecordDamaged,
 }
@@ -67,6 +72,7 @@ impl Rejection {
             Self::OutcomeUnknown => "outcome-unknown",
             Self::StoreUnavailable { .. } => "store-unavailable",
             Self::StoreFull { .. } => "store-full",
+            Self::TooManyRuns { .. } => "too-many-runs",
             Self::RecordDamaged => "record-damaged",
         }
     }
@@ -79,7 +85,9 @@ impl Rejection {
             Self::UnknownCaller => StatusCode::UNAUTHORIZED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::InFlight { .. } | Self::NotReplayable { .. } | Self::OutcomeUnknown => StatusCode::CONFLICT,
-            Self::StoreUnavailable { .. } | Self::StoreFull { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::StoreUnavailable { .. } | Self::StoreFull { .. } | Self::TooManyRuns { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::RecordDamaged => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -90,6 +98,7 @@ impl Rejection {
         match self {
             Self::InFlight { retry_after }
             | Self::StoreUnavailable { retry_after }
+            | Self::TooManyRuns { retry_after }
             | Self::StoreFull { retry_after } => Some(*retry_after),
             _ => None,
         }
@@ -110,6 +119,7 @@ impl Rejection {
             Self::OutcomeUnknown => "The outcome of an earlier run is unknown",
             Self::StoreUnavailable { .. } => "Idempotency keys cannot be checked right now",
             Self::StoreFull { .. } => "No more idempotency keys can be kept right now",
+            Self::TooManyRuns { .. } => "Too many requests are being executed right now",
             Self::RecordDamaged => "The record of this idempotency key cannot be read",
         }
     }
@@ -128,7 +138,8 @@ impl Rejection {
             }
             Self::BodyIncomplete => "The body ended before it was complete. Nothing was executed.",
             Self::Mismatch => {
-                "The key was sent before with other content. Use a new key for a new or corrected request."
+                "The key was sent before with another method, path, content or caller. Use a new key for a new or \
+                 corrected request."
             }
             Self::InFlight { .. } => "Retry with the same key to get its answer.",
             Self::NotReplayable { .. } => {
@@ -139,7 +150,7 @@ impl Rejection {
                 "An earlier run of this request was cut short and may have had its effect. It is not run again until \
                  its outcome is settled."
             }
-            Self::StoreUnavailable { .. } | Self::StoreFull { .. } => {
+            Self::StoreUnavailable { .. } | Self::StoreFull { .. } | Self::TooManyRuns { .. } => {
                 "Nothing was executed. Retry later with the same key."
             }
             Self::RecordDamaged => "The request may have been executed before, so that it was not executed now.",

@@ -1,18 +1,19 @@
-//! Renews the leases of running handlers: one task for all of them, which ends when there are none.
+//! Renews the leases of running handlers: one task a runtime for all of them, which ends when there are none.
 
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
+    runtime::{self, Handle},
     sync::Semaphore,
     task::{JoinSet, yield_now},
     time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    catch::catch,
-    executions::Renewing,
+    executions::{Due, Executions},
+    kick::Kicked,
     shared::Shared,
-    store::{Fenced, Lease, RecordId, Token},
+    store::{Fenced, Lease},
 };
 
 /// How many renewals are under way at a time; more wait their turn.
@@ -21,37 +22,47 @@ const CONCURRENT: usize = 256;
 /// A lease is renewed when this part of it is over.
 pub(crate) const PART: u32 = 3;
 
-/// Makes sure that the leases of this layer are renewed.
+/// Starts to renew the leases of this runtime's executions.
 ///
 /// A task of its own, and not the request's future, since a handler that blocks its thread or is not polled would
 /// lose its key otherwise.
-pub(crate) async fn ensure(shared: &Arc<Shared>) {
-    if let Some(renewing) = shared.executions.start_renewing() {
-        tokio::spawn(run(Arc::clone(shared), renewing));
-        // A worker of the runtime keeps the task it has just spawned for itself: no other one would start it if the
-        // handler blocked the thread now.
-        yield_now().await;
+pub(crate) async fn start(shared: &Arc<Shared>) {
+    let runtime = Handle::current().id();
+    shared.executions.start_renewing(runtime);
+    let kicked = shared.kicker.kick(shared.config.lease / (4 * PART));
+    let renewing = Renewing { executions: Arc::clone(&shared.executions), runtime, _kicked: kicked };
+    tokio::spawn(run(Arc::clone(shared), renewing));
+    // A worker of the runtime keeps the task it has just spawned for itself: no other one would start it if the
+    // handler blocked the thread now.
+    yield_now().await;
+}
+
+/// Stands for the task that renews the leases of a runtime; also when the runtime ends it.
+struct Renewing {
+    executions: Arc<Executions>,
+    runtime: runtime::Id,
+    _kicked: Kicked,
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.executions.stop_renewing(self.runtime);
     }
 }
 
-async fn run(shared: Arc<Shared>, mut renewing: Renewing) {
+async fn run(shared: Arc<Shared>, renewing: Renewing) {
     let term = shared.config.lease;
     let turns = Arc::new(Semaphore::new(CONCURRENT));
     let mut renewals = JoinSet::new();
     loop {
         let now = Instant::now();
-        let (due, next) = shared.executions.take_due(now);
-        for (id, token, lease) in due {
-            renewals.spawn(renew(Arc::clone(&shared), id, token, lease, Arc::clone(&turns)));
+        let (due, next) = shared.executions.take_due(renewing.runtime, now);
+        for due in due {
+            renewals.spawn(renew(Arc::clone(&shared), due, Arc::clone(&turns)));
         }
         while renewals.try_join_next().is_some() {}
-        if next.is_none() && renewals.is_empty() && shared.executions.live() == 0 {
-            drop(renewing);
-            // One that entered since would find nobody renewing; take the task up again for it.
-            match (shared.executions.live() > 0).then(|| shared.executions.start_renewing()).flatten() {
-                Some(again) => renewing = again,
-                None => return,
-            }
+        if next.is_none() && renewals.is_empty() && shared.executions.stop_renewing_if_idle(renewing.runtime) {
+            return;
         }
         // A renewal under way may fail, and the next try must not come late.
         let at_latest = now + if renewals.is_empty() { term / PART } else { term / (4 * PART) };
@@ -60,15 +71,16 @@ async fn run(shared: Arc<Shared>, mut renewing: Renewing) {
     }
 }
 
-async fn renew(shared: Arc<Shared>, id: RecordId, token: Token, lease: Lease, turns: Arc<Semaphore>) {
+async fn renew(shared: Arc<Shared>, due: Due, turns: Arc<Semaphore>) {
+    let Due { id, token, lease } = due;
     let _turn = turns.acquire().await;
     let sent = Instant::now();
-    // One that hangs is given up early enough for another one before the lease ends, and one that panics is tried again.
-    let renewal = catch(|| timeout(lease.term / PART, shared.bounded(shared.store.renew(&id, token, lease))));
+    // One that hangs is given up early enough for another one before the lease ends.
+    let renewal = timeout(lease.term / PART, shared.bounded(shared.store.renew(&id, token, lease)));
     let (next, renewed) = match renewal.await {
-        Ok(Ok(Ok(Fenced::Applied))) => (Some(sent + lease.term / PART), true),
-        Ok(Ok(Ok(Fenced::Lost))) => (None, false),
-        Ok(Ok(Err(_)) | Err(_)) | Err(_) => (Some(Instant::now() + lease.term / (4 * PART)), false),
+        Ok(Ok(Fenced::Applied)) => (Some(sent + lease.term / PART), true),
+        Ok(Ok(Fenced::Lost)) => (None, false),
+        Ok(Err(_)) | Err(_) => (Some(Instant::now() + lease.term / (4 * PART)), false),
     };
     shared.executions.renew_at(token, next);
     if renewed && !shared.executions.holds(token) {

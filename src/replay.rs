@@ -1,5 +1,6 @@
 //! What a replay leaves out, and how it is framed anew.
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header, response::Parts};
 
 /// Tells which header lines belong to one connection or one moment, and so are never part of a replay: the
@@ -26,25 +27,33 @@ fn names(line: &HeaderValue, field: &HeaderName) -> bool {
 /// The name of the header line that marks a replay.
 pub(crate) static REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Marks a replay, and makes its framing valid: a `Content-Length` stays only where it is allowed and true.
+/// Makes the framing of a response valid whose body is all here, and returns the body to send.
 ///
-/// RFC 9110 section 8.6: none with 1xx and 204; with 304 and in answers to HEAD it states the length of another
-/// representation, so that it cannot be checked and stays.
-pub(crate) fn make_replay(head: &mut Parts, body_len: usize, is_head: bool) {
-    let stated = head.headers.get(header::CONTENT_LENGTH);
-    let stays = match head.status {
-        status if status.is_informational() || status == StatusCode::NO_CONTENT => false,
-        StatusCode::NOT_MODIFIED => true,
-        _ => {
-            (is_head && body_len == 0)
-                || stated.is_some_and(|value| value.as_bytes() == body_len.to_string().as_bytes())
-        }
+/// Without a body are answers to HEAD, and those with 204, 205 and 304 (RFC 9110 sections 9.3.2, 15.3.5, 15.3.6 and
+/// 15.4.5). `Transfer-Encoding` goes, since the length is known. `Content-Length` stays only where it is allowed and
+/// true (section 8.6): none with 204; with 304 and in answers to HEAD it states the length of another
+/// representation, so that it cannot be checked and stays. HEAD is told the length of the body that is left out.
+pub(crate) fn frame(head: &mut Parts, body: Bytes, is_head: bool) -> Bytes {
+    let bodiless =
+        is_head || matches!(head.status, StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED);
+    if is_head && !body.is_empty() && !head.headers.contains_key(header::CONTENT_LENGTH) {
+        head.headers.insert(header::CONTENT_LENGTH, body.len().into());
+    }
+    let body = if bodiless { Bytes::new() } else { body };
+    let length_stays = match (head.headers.get(header::CONTENT_LENGTH), head.status) {
+        (None, _) => true,
+        (Some(_), StatusCode::NO_CONTENT) => false,
+        (Some(_), StatusCode::NOT_MODIFIED) => true,
+        (Some(_), _) if is_head => true,
+        (Some(stated), _) => stated.as_bytes() == body.len().to_string().as_bytes(),
     };
-    if stated.is_some() && !stays {
+    if !length_stays || head.headers.contains_key(header::TRANSFER_ENCODING) {
         // Not `remove`: it puts the last header into the place of the removed one, and the lines have an order.
         let headers = std::mem::take(&mut head.headers);
-        let stay = headers.iter().filter(|(name, _)| *name != header::CONTENT_LENGTH);
+        let stays =
+            |name: &HeaderName| *name != header::TRANSFER_ENCODING && (length_stays || *name != header::CONTENT_LENGTH);
+        let stay = headers.iter().filter(|(name, _)| stays(name));
         head.headers = stay.map(|(name, value)| (name.clone(), value.clone())).collect();
     }
-    head.headers.insert(REPLAYED.clone(), HeaderValue::from_static("true"));
+    body
 }

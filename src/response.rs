@@ -48,14 +48,14 @@ impl StoredResponse {
     /// Encodes the fact that a response with this status went out that cannot be replayed.
     #[must_use]
     pub fn not_replayable(status: StatusCode) -> Self {
-        Encoder::not_replayable(status).finish(None)
+        Encoder::not_replayable(status).finish(None, |_| true)
     }
 
     /// Encodes a whole response with the header lines that `keep` lets through, without trailers.
     pub(crate) fn filtered(response: &Response<Bytes>, keep: impl Fn(&HeaderName) -> bool) -> Self {
         let mut encoder = Encoder::new(response.status(), response.headers(), keep, response.body().len());
         encoder.push(response.body());
-        encoder.finish(None)
+        encoder.finish(None, |_| true)
     }
 
     /// Reads what [`as_encoded`](Self::as_encoded) gave, and checks all of it: version, lengths, checksum, every header.
@@ -140,6 +140,26 @@ impl fmt::Debug for StoredResponse {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NothingExecuted;
+
+/// Marks a response whose run was cut off in the middle: put into the extensions of a response, it makes the layer
+/// abandon the key instead of storing the response. The next attempt is told that an earlier one may have had its effect.
+///
+/// For an answer to a timeout, for instance, that is made inside of the layer.
+///
+/// ```
+/// use http::{Response, StatusCode};
+/// use tower_idempotency::CutShort;
+///
+/// fn timed_out() -> Response<&'static str> {
+///     let mut response = Response::new("the gateway did not answer in time");
+///     *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+///     response.extensions_mut().insert(CutShort);
+///     response
+/// }
+/// # assert!(timed_out().extensions().get::<CutShort>().is_some());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct CutShort;
 
 /// Bytes that are not a stored response: cut off, changed, or of another format version.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

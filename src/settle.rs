@@ -1,4 +1,4 @@
-//! Ends a claim: completes it or releases it, and does not give up when the store fails.
+//! Ends a claim: completes it, releases it or gives it up, and does not lose heart when the store fails.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -21,6 +21,18 @@ pub(crate) enum Ending {
     Complete(StoredResponse),
     /// Nothing was executed: the key is free.
     Release,
+    /// Nothing was executed by this claim, but an earlier one may have had its effect.
+    Abandon,
+}
+
+impl Ending {
+    /// Keeps of an answer only that it was given.
+    fn reduced(self) -> Self {
+        match self {
+            Self::Complete(response) => Self::Complete(StoredResponse::not_replayable(response.status())),
+            Self::Release | Self::Abandon => self,
+        }
+    }
 }
 
 /// What became of an ending.
@@ -36,6 +48,8 @@ pub(crate) enum Ended {
 
 /// Ends a claim and its execution. If the store fails, the write is retried in the background for as long as a record
 /// is kept, and the execution goes on there.
+///
+/// So many answers may wait in full; of more, and of one that the store refuses for good, is kept only that it was given.
 #[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
 pub(crate) fn end(
     shared: &Arc<Shared>,
@@ -47,30 +61,41 @@ pub(crate) fn end(
         let token = execution.as_ref().expect("a claim is ended once").token();
         let written = write(shared, id, token, &ending).await;
         let execution = execution.take();
-        match written {
+        let refused = match written {
             Ok(Fenced::Applied) => return Ended::Durable,
             Ok(Fenced::Lost) => return Ended::Lost,
-            Err(_) => {}
-        }
-        match Arc::clone(&shared.backlog).try_acquire_owned() {
-            Ok(permit) => {
-                let (shared, id) = (Arc::clone(shared), id.clone());
-                tokio::spawn(async move {
-                    let (_permit, _execution) = (permit, execution);
-                    retry(&shared, &id, token, &ending).await
-                });
-                Ended::Retrying
-            }
-            // Boxed, since it is rare.
-            Err(_) => Box::pin(retry(shared, id, token, &ending)).await,
-        }
+            Err(error) => error.is_rejected(),
+        };
+        let permit = Arc::clone(&shared.backlog).try_acquire_owned().ok();
+        let ending = if refused || permit.is_none() { ending.reduced() } else { ending };
+        let (shared, id) = (Arc::clone(shared), id.clone());
+        tokio::spawn(async move {
+            let (_permit, _execution) = (permit, execution);
+            sleep(FIRST_PAUSE).await;
+            retry(&shared, &id, token, ending, shared.config.retention).await;
+        });
+        Ended::Retrying
     }
+}
+
+/// Frees in the background what a failed claim may have written all the same: it would block the key for the rest of
+/// its lease, and longer where an abandoned key has to be settled. A takeover is abandoned again.
+pub(crate) fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, is_takeover: bool) {
+    // So many may be under way; of more, the leases run out.
+    let Ok(permit) = Arc::clone(&shared.give_backs).try_acquire_owned() else { return };
+    let (shared, id) = (Arc::clone(shared), id.clone());
+    tokio::spawn(async move {
+        let _permit = permit;
+        let ending = if is_takeover { Ending::Abandon } else { Ending::Release };
+        let lease = shared.config.lease();
+        retry(&shared, &id, execution.token(), ending, lease.term.max(shared.config.settled_by_somebody())).await;
+    });
 }
 
 /// Ends the lease at once, so that the claim counts as abandoned. If the store fails, the lease runs out by itself.
 pub(crate) async fn abandon(shared: &Shared, id: &RecordId, token: Token) {
-    let lease = Lease { term: Duration::ZERO, ..shared.config.lease() };
-    let _ = shared.bounded(shared.store.renew(id, token, lease)).await;
+    shared.executions.end(token);
+    let _ = write(shared, id, token, &Ending::Abandon).await;
 }
 
 fn write<'a>(
@@ -82,19 +107,23 @@ fn write<'a>(
     shared.bounded(match ending {
         Ending::Complete(response) => shared.store.complete(id, token, response, shared.config.retention),
         Ending::Release => shared.store.release(id, token),
+        Ending::Abandon => shared.store.renew(id, token, Lease { term: Duration::ZERO, ..shared.config.lease() }),
     })
 }
 
-async fn retry(shared: &Shared, id: &RecordId, token: Token, ending: &Ending) -> Ended {
+async fn retry(shared: &Shared, id: &RecordId, token: Token, mut ending: Ending, longest: Duration) {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
-    while start.elapsed() < shared.config.retention {
-        sleep(pause).await;
-        match write(shared, id, token, ending).await {
-            Ok(Fenced::Applied) => return Ended::Durable,
-            Ok(Fenced::Lost) => return Ended::Lost,
-            Err(_) => pause = (pause * 2).min(LONGEST_PAUSE),
+    loop {
+        match write(shared, id, token, &ending).await {
+            Ok(Fenced::Applied | Fenced::Lost) => return,
+            Err(error) if error.is_rejected() => ending = ending.reduced(),
+            Err(_) => {}
         }
+        if start.elapsed() >= longest {
+            return;
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
-    Ended::Retrying
 }

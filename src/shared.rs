@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -12,10 +13,10 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{Store, config::Config, executions::Executions, store::StoreError};
+use crate::{Store, config::Config, executions::Executions, kick::Kicker, store::StoreError};
 
-/// How many answers may wait in the background for a store that failed after the handler ran. Beyond it the request itself waits,
-/// so that the server's own limit on open requests bounds memory.
+/// How many answers may wait in full for a store that failed after the handler ran, and how many failed claims may be
+/// given back at a time.
 const BACKLOG: usize = 1024;
 
 #[derive(Debug, Clone)]
@@ -24,24 +25,35 @@ pub(crate) struct Shared {
     pub(crate) config: Config,
     pub(crate) executions: Arc<Executions>,
     pub(crate) backlog: Arc<Semaphore>,
+    pub(crate) give_backs: Arc<Semaphore>,
+    pub(crate) kicker: Arc<Kicker>,
 }
 
 impl Shared {
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
-        let backlog = Arc::new(Semaphore::new(BACKLOG));
-        Self { store, config: Config::default(), executions: Arc::default(), backlog }
+        let room = || Arc::new(Semaphore::new(BACKLOG));
+        Self {
+            store,
+            config: Config::default(),
+            executions: Arc::default(),
+            backlog: room(),
+            give_backs: room(),
+            kicker: Arc::default(),
+        }
     }
 
-    /// Awaits a call of the store, but not for longer than the store's time limit.
+    /// Awaits a call of the store, but not for longer than the store's time limit. A panic is a failure as any other.
     pub(crate) fn bounded<C, T>(&self, mut call: C) -> impl Future<Output = Result<T, StoreError>>
     where
         C: Future<Output = Result<T, StoreError>> + Unpin,
     {
         // Boxed, and made at the first wait, since most calls need no timer.
         let mut limit: Option<Pin<Box<Sleep>>> = None;
-        poll_fn(move |cx| match Pin::new(&mut call).poll(cx) {
-            Poll::Ready(result) => Poll::Ready(result),
-            Poll::Pending => {
+        poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| Pin::new(&mut call).poll(cx))) {
+            Ok(Poll::Ready(result)) => Poll::Ready(result),
+            // What it did is as unknown as after any other failure.
+            Err(_) => Poll::Ready(Err(StoreError::unavailable("the store panicked"))),
+            Ok(Poll::Pending) => {
                 let limit = limit.get_or_insert_with(|| Box::pin(sleep(self.config.store_timeout)));
                 limit.as_mut().poll(cx).map(|()| Err(StoreError::unavailable("no answer in time")))
             }

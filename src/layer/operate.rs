@@ -7,9 +7,9 @@ use http::Response;
 
 use super::IdempotencyLayer;
 use crate::{
-    Store,
+    Fingerprint, Store,
     capture::whole,
-    store::{Fenced, RecordId, State, StoreError, Token},
+    store::{Claim, Fenced, NewClaim, RecordId, State, StoreError, Token},
 };
 
 /// What an application does while the layer is at work.
@@ -36,12 +36,18 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Fails if the store does.
     pub async fn settle(&self, id: &RecordId, answer: &Response<Bytes>) -> Result<Settled, StoreError> {
         let stored = whole(&self.shared.config, answer);
-        match self.abandoned(id).await? {
-            Ok(token) => {
+        let (previous, fingerprint) = match self.abandoned(id).await? {
+            Ok(abandoned) => abandoned,
+            Err(otherwise) => return Ok(otherwise),
+        };
+        // Taken over first: a late holder in another process must not believe that its own answer was stored.
+        let claim = NewClaim::new(Token::random(), fingerprint, self.shared.config.lease()).replacing(previous);
+        match self.shared.store.claim(id, &claim).await? {
+            Claim::Acquired { .. } => {
                 let retention = self.shared.config.retention;
-                self.shared.store.complete(id, token, &stored, retention).await.map(Settled::from)
+                self.shared.store.complete(id, claim.token, &stored, retention).await.map(Settled::from)
             }
-            Err(otherwise) => Ok(otherwise),
+            Claim::Existing(_) => Ok(Settled::InFlight),
         }
     }
 
@@ -52,20 +58,20 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Fails if the store does.
     pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
         match self.abandoned(id).await? {
-            Ok(token) => self.shared.store.release(id, token).await.map(Settled::from),
+            Ok((token, _)) => self.shared.store.release(id, token).await.map(Settled::from),
             Err(otherwise) => Ok(otherwise),
         }
     }
 
-    /// Returns the token of an abandoned record, or what the record is otherwise.
-    async fn abandoned(&self, id: &RecordId) -> Result<Result<Token, Settled>, StoreError> {
+    /// Returns token and fingerprint of an abandoned record, or what the record is otherwise.
+    async fn abandoned(&self, id: &RecordId) -> Result<Result<(Token, Fingerprint), Settled>, StoreError> {
         let Some(record) = self.shared.store.lookup(id).await? else { return Ok(Err(Settled::Absent)) };
         Ok(match record.state {
             State::Completed(_) => Err(Settled::Completed),
             State::InFlight { .. } => Err(Settled::InFlight),
             // Its run is alive in this process: only its renewal failed.
             State::Abandoned { .. } if self.shared.executions.holds(record.token) => Err(Settled::InFlight),
-            State::Abandoned { .. } => Ok(record.token),
+            State::Abandoned { .. } => Ok((record.token, record.fingerprint)),
         })
     }
 }

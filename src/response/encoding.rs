@@ -154,12 +154,12 @@ impl Encoder {
         Bytes::from(self.bytes).slice(self.body_start..)
     }
 
-    /// Ends the encoding.
-    pub(crate) fn finish(mut self, trailers: Option<&HeaderMap>) -> StoredResponse {
+    /// Ends the encoding with the trailers that `keep` lets through.
+    pub(crate) fn finish(mut self, trailers: Option<&HeaderMap>, keep: impl Fn(&HeaderName) -> bool) -> StoredResponse {
         let body = self.body_len();
         set_length(&mut self.bytes, 8, body);
         let start = self.bytes.len();
-        for (name, value) in trailers.into_iter().flatten() {
+        for (name, value) in trailers.into_iter().flatten().filter(|(name, _)| keep(name)) {
             push_line(&mut self.bytes, name, value);
         }
         let trailers = self.bytes.len() - start;
@@ -211,7 +211,7 @@ mod tests {
         let mut encoder = Encoder::new(StatusCode::CREATED, &headers, |_| true, 3);
         encoder.push(b"a\0");
         encoder.push(b"b");
-        encoder.finish(Some(&trailers))
+        encoder.finish(Some(&trailers), |_| true)
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub struct StoreError {
 enum Kind {
     Unavailable,
     Full,
+    Rejected,
     Damaged,
 }
 
@@ -29,6 +30,13 @@ impl StoreError {
     #[must_use]
     pub fn full() -> Self {
         Self { kind: Kind::Full, source: None }
+    }
+
+    /// The store will never take this write as it is, for instance because the response is too long for it. The layer
+    /// then keeps only that the request was done.
+    #[must_use]
+    pub fn rejected(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        Self { kind: Kind::Rejected, source: Some(cause.into()) }
     }
 
     /// The record exists but cannot be read: it is damaged or of a newer format. It must not be run again.
@@ -49,6 +57,12 @@ impl StoreError {
         self.kind == Kind::Full
     }
 
+    /// Tells whether the store refused a write for good.
+    #[must_use]
+    pub fn is_rejected(&self) -> bool {
+        self.kind == Kind::Rejected
+    }
+
     /// Tells whether the record exists but cannot be read.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
@@ -61,6 +75,7 @@ impl fmt::Display for StoreError {
         f.write_str(match self.kind {
             Kind::Unavailable => "the idempotency store is unavailable",
             Kind::Full => "the idempotency store is full",
+            Kind::Rejected => "the idempotency store refuses to write this",
             Kind::Damaged => "the idempotency record cannot be read",
         })
     }

@@ -39,7 +39,7 @@ async fn waiters_in_the_same_process_are_woken_and_get_the_one_answer() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiters_in_the_same_process_ask_the_store_nothing_while_they_wait() {
     let (charges, store, http) = (Charges::held(), Watched::new(), Http::new(Version::Http2));
-    let layer = IdempotencyLayer::new(Arc::clone(&store)).lease(Duration::from_millis(90)).wait(PATIENCE);
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).lease(Duration::from_millis(100)).wait(PATIENCE);
     let server = serve(pay(&charges, &layer)).await;
 
     let both = async { tokio::join!(http.pay(&server, "k"), http.pay(&server, "k")) };
