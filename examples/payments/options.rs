@@ -27,28 +27,20 @@ pub(crate) struct Options {
     pub(crate) require_key: bool,
 
     /// How long a charge takes, in milliseconds (0 to 24 h).
-    #[arg(long, value_name = "N", default_value = "0", value_parser = from_0_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = |n: &str| millis(n, 0), allow_negative_numbers = true)]
     pub(crate) delay_ms: Duration,
 
-    /// How long a crash blocks a key, in milliseconds (1 ms to 24 h) [default: 30000].
-    #[arg(long, value_name = "N", value_parser = from_1_ms, allow_negative_numbers = true)]
+    /// How long a crash blocks a key, in milliseconds (100 ms to 24 h) [default: 30000].
+    #[arg(long, value_name = "N", value_parser = |n: &str| millis(n, 100), allow_negative_numbers = true)]
     pub(crate) lease_ms: Option<Duration>,
 
     /// How long a retry waits while the first request runs, in milliseconds (1 ms to 24 h) [default: 409 at once].
-    #[arg(long, value_name = "N", value_parser = from_1_ms, allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", value_parser = |n: &str| millis(n, 1), allow_negative_numbers = true)]
     pub(crate) wait_ms: Option<Duration>,
 }
 
 /// A day in milliseconds.
 const DAY: u64 = 24 * 60 * 60 * 1000;
-
-fn from_0_ms(text: &str) -> Result<Duration, String> {
-    millis(text, 0)
-}
-
-fn from_1_ms(text: &str) -> Result<Duration, String> {
-    millis(text, 1)
-}
 
 fn millis(text: &str, least: u64) -> Result<Duration, String> {
     let valid = text.parse().ok().filter(|millis| (least..=DAY).contains(millis));
