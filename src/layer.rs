@@ -228,7 +228,7 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.store_when = Some(StoreWhen(Arc::new(predicate))))
     }
 
-    /// Replays `Set-Cookie` too. Default: it is neither stored nor replayed.
+    /// Replays `Set-Cookie` too. Default: `Set-Cookie` is neither stored nor replayed.
     #[must_use]
     pub fn replay_set_cookie(self) -> Self {
         self.set(|config| config.not_replayed.retain(|name| name != header::SET_COOKIE))
