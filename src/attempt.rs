@@ -73,6 +73,9 @@ impl Attempt {
     }
 
     /// Tells whether an earlier run of this key was cut short, so that its effects may have happened.
+    ///
+    /// It knows what the store knows. With a store that lives in the process, such as `MemoryStore`, a restart forgets the
+    /// keys, and a retry after it runs as attempt 1.
     #[must_use]
     pub fn is_rerun(&self) -> bool {
         self.number > 1

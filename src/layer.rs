@@ -108,7 +108,7 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.key_syntax = syntax)
     }
 
-    /// Refuses a guarded method without a key with 400. Default: such a request passes through unguarded.
+    /// Refuses a guarded method without a key with 400. Default: a request without a key passes through.
     #[must_use]
     pub fn require_key(self) -> Self {
         self.set(|config| config.require_key = true)
@@ -228,7 +228,7 @@ impl<S> IdempotencyLayer<S> {
         self.set(|config| config.store_when = Some(StoreWhen(Arc::new(predicate))))
     }
 
-    /// Replays `Set-Cookie` too. Default: it is neither stored nor replayed.
+    /// Replays `Set-Cookie` too. Default: `Set-Cookie` is neither stored nor replayed.
     #[must_use]
     pub fn replay_set_cookie(self) -> Self {
         self.set(|config| config.not_replayed.retain(|name| name != header::SET_COOKIE))

@@ -1,8 +1,8 @@
 //! A Tower layer that makes unsafe HTTP requests safe to retry.
 //!
 //! The client puts a unique `Idempotency-Key` on each unsafe request. The first request with a key runs; every retry gets
-//! the same answer, byte for byte, without running again. A retry with other content is refused, a retry while the first
-//! request runs gets 409 or waits.
+//! the same answer (byte for byte, without `Set-Cookie` and `Date`) and does not run again. A retry with other content is
+//! refused, a retry while the first request runs gets 409 or waits.
 //!
 //! ```
 //! # #[cfg(feature = "memory")] {
@@ -23,7 +23,7 @@
 //!
 //! * [`IdempotencyLayer`]: the layer and all its options, each with its default.
 //! * [`Attempt`]: what a handler can learn about its own run.
-//! * [`NothingExecuted`]: how a handler says that nothing was done, so that a retry runs.
+//! * [`NothingExecuted`] and [`CutShort`]: how a handler says that nothing was done, or that it was cut off in the middle.
 //! * [`OnAbandoned`]: what happens to a key whose process died.
 //! * [`Rejection`]: why the layer answers by itself, and how.
 //! * [`Store`]: the contract of a backend; [`MemoryStore`] is one, `testing` checks others.
@@ -31,8 +31,9 @@
 //! # What it does not do
 //!
 //! It does not make the handler's own effects atomic: if the process dies after a gateway charged and before the answer was
-//! stored, the next attempt runs again, and [`Attempt::is_rerun`] tells it so. It does not retry for the client. It does
-//! not limit how many requests are open.
+//! stored, the next attempt runs again, and [`Attempt::is_rerun`] tells it so if the store outlived the process. It does not
+//! retry for the client. It does not limit how many requests are open, and the number of runs only by
+//! [`max_runs`](IdempotencyLayer::max_runs).
 //!
 //! # Features
 //!
@@ -43,7 +44,9 @@
 //!
 //! # Runtime
 //!
-//! Guarded requests need Tokio with its time driver: for leases, time limits, and for runs whose client has gone.
+//! Guarded requests need Tokio with its time driver: for leases, time limits, and for runs whose client has gone. While runs
+//! last, a thread wakes their runtime up a few times per lease, so that a handler that blocks a thread does not keep the
+//! timers from running.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -126,6 +126,9 @@ impl fmt::Debug for StoredResponse {
 /// release the key instead of storing the response, so that a retry runs. If an earlier run of the key was cut short, the
 /// key stays abandoned instead: that run may have had its effect.
 ///
+/// The retry runs as attempt 1 and is told nothing, so use it only if nothing was executed; see [`CutShort`] otherwise. In
+/// axum: `(StatusCode::CONFLICT, Extension(NothingExecuted), "sold out")`.
+///
 /// ```
 /// use http::{Response, StatusCode};
 /// use tower_idempotency::NothingExecuted;

@@ -168,14 +168,23 @@ fn the_log_names_the_attempt_and_never_the_key() {
 fn what_cannot_be_started_is_told_and_ends_with_code_2() {
     let example = Example::start(&[]);
     let taken = example.address.as_str();
-    let cases: [(&[&str], &str); 8] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["--store", "carrier-pigeon://u:secret@host/db"], "carrier-pigeon"),
         (&["--store", "nonsense"], "memory:"),
-        (&["--store", "memory:x"], "memory:"),
+        (&["--store", "memory:x"], "`--store memory:`"),
+        (&["--store", "memory://secret"], "`--store memory:`"),
+        (&["--store", "memory"], "`--store memory:`"),
         (&["--listen", taken], taken),
+        (&["--listen", taken], "`--listen 127.0.0.1:0`"),
         (&["--listen", "nowhere"], "nowhere"),
+        (&["--listen", "nowhere"], "HOST:PORT, such as `--listen 127.0.0.1:3000`"),
         (&["--listen", "127.0.0.1:99999"], "99999"),
-        (&["--lease-ms", "0"], "--lease-ms"),
+        (&["--listen", "127.0.0.1:99999"], "HOST:PORT"),
+        (&["--listen", ""], "HOST:PORT"),
+        (&["--lease-ms", "99"], "--lease-ms"),
+        (&["--lease-ms", "soon"], "whole number of milliseconds from 100 to 86400000"),
+        (&["--wait-ms", "-1"], "'-1' for '--wait-ms <N>': must be a whole number of milliseconds"),
+        (&["--delay-ms", "-1"], "milliseconds from 0 to"),
         (&["--colour"], "--colour"),
     ];
     for (arguments, named) in cases {
@@ -185,6 +194,12 @@ fn what_cannot_be_started_is_told_and_ends_with_code_2() {
         assert!(message.starts_with("error: ") && message.contains(named), "{arguments:?}: {message}");
         assert!(!message.contains("secret"), "{message}");
     }
+}
+
+#[test]
+fn the_case_of_the_stores_scheme_does_not_matter() {
+    let example = Example::start(&["--store", "Memory:"]);
+    assert_eq!(example.charge(Some("a"), 1).status, 201);
 }
 
 #[test]
@@ -230,7 +245,7 @@ fn the_printed_lines_work_when_pasted() {
 #[cfg(unix)]
 #[test]
 fn a_signal_lets_a_slow_charge_end() {
-    for signal in ["TERM", "INT"] {
+    for signal in ["TERM", "INT", "HUP"] {
         let mut example = Example::start(&["--delay-ms", "1000"]);
         let connection = example.start_charge();
         example.signal(signal);
@@ -255,15 +270,20 @@ fn a_signal_lets_a_charge_end_whose_client_went_away() {
 
 #[cfg(unix)]
 #[test]
-fn a_second_signal_ends_at_once() {
-    let mut example = Example::start(&["--delay-ms", "60000"]);
-    let _connection = example.start_charge();
-    example.signal("INT");
-    assert!(example.next_line().starts_with("stopping: "));
-    let second = Instant::now();
-    example.signal("INT");
-    assert_eq!(example.exit_code(), Some(130));
-    assert!(second.elapsed() < Duration::from_secs(5));
+fn a_second_signal_ends_at_once_with_the_exit_code_of_its_number() {
+    for (signal, code) in [("INT", 130), ("TERM", 143), ("HUP", 129)] {
+        let mut example = Example::start_with(&["--delay-ms", "60000"], Stdio::piped());
+        let _connection = example.start_charge();
+        example.signal(signal);
+        assert!(example.next_line().starts_with("stopping: "), "{signal}");
+        let second = Instant::now();
+        example.signal(signal);
+        assert_eq!(example.exit_code(), Some(code), "{signal}");
+        assert!(second.elapsed() < Duration::from_secs(5), "{signal}");
+        let mut complaint = String::new();
+        example.process.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        assert!(complaint.contains("ending at once"), "{signal}: {complaint}");
+    }
 }
 
 /// How long anything here may take before a test fails.
@@ -293,7 +313,13 @@ struct Example {
 
 impl Example {
     fn start(arguments: &[&str]) -> Self {
-        let mut process = command(arguments).args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+        Self::start_with(arguments, Stdio::inherit())
+    }
+
+    fn start_with(arguments: &[&str], stderr: Stdio) -> Self {
+        let mut command = command(arguments);
+        command.args(["--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).stderr(stderr);
+        let mut process = command.spawn().unwrap();
         let stdout = BufReader::new(process.stdout.take().unwrap());
         let (sender, lines) = channel();
         thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));

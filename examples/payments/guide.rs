@@ -26,7 +26,8 @@ Paste into another terminal:
   # The same key with another amount is refused with {refused}.
   curl -i {other}
 
-  # Twenty at once with one key: one charge. The others get its answer, or 409 while it runs.
+  # Twenty at once with one key: one charge. The others get its answer, or 409 while it runs
+  # (a charge is over at once here: start with --delay-ms 1000 to see 409).
   seq 20 | xargs -I@ -P 20 curl -s -o /dev/null -w '%{{http_code}}\\n' {at_once}
 
   # The ledger: one line for each charge that was made.

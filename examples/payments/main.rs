@@ -60,11 +60,12 @@ async fn serve(options: &Options) -> Result<usize, String> {
     let store = store::open(&options.store).await?;
     let layer = idempotency(options, store);
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
-    let (listener, address) =
-        listen(&options.listen).await.map_err(|error| format!("cannot listen on {}: {error}", options.listen))?;
+    let (listener, address) = listen(&options.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}{}", options.listen, advice(&error)))?;
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let app = router(Charges::new(options.delay()), layer.clone());
+    let app = router(Charges::new(options.delay_ms), layer.clone());
     let server = axum::serve(listener, app).with_graceful_shutdown(async {
         // An error only means that the sender is gone, which is as good a reason to stop.
         let _ = stopped.await;
@@ -92,16 +93,26 @@ async fn listen(address: &str) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
+/// Says what to do when an address cannot be listened on, as far as that is known.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; `--listen 127.0.0.1:0` takes a free port",
+        // It did not come from the socket, so the address was not understood, or its host not found.
+        _ if error.raw_os_error().is_none() => "; write HOST:PORT, such as `--listen 127.0.0.1:3000`",
+        _ => "",
+    }
+}
+
 /// Sets the guard up. The store is a trait object only because it is picked at run time; `MemoryStore::new()` fits as well.
 fn idempotency(options: &Options, store: Arc<dyn Store>) -> IdempotencyLayer<Arc<dyn Store>> {
     let mut layer = IdempotencyLayer::new(store).profile(options.profile).request_limit(BODY_LIMIT);
     if options.require_key {
         layer = layer.require_key();
     }
-    if let Some(lease) = options.lease() {
+    if let Some(lease) = options.lease_ms {
         layer = layer.lease(lease);
     }
-    if let Some(wait) = options.wait() {
+    if let Some(wait) = options.wait_ms {
         layer = layer.wait(wait);
     }
     layer

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Parser, value_parser};
+use clap::Parser;
 use tower_idempotency::Profile;
 
 /// A small payments API in which a charge can be retried without charging twice.
@@ -10,7 +10,7 @@ use tower_idempotency::Profile;
 #[command(name = "payments")]
 pub(crate) struct Options {
     /// Where to listen; port 0 takes a free port.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:3000")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:3000")]
     pub(crate) listen: String,
 
     /// Where idempotency keys are kept: `memory:`.
@@ -26,32 +26,25 @@ pub(crate) struct Options {
     #[arg(long)]
     pub(crate) require_key: bool,
 
-    /// How long a charge takes, in milliseconds.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    delay_ms: u64,
+    /// How long a charge takes, in milliseconds (0 to 24 h).
+    #[arg(long, value_name = "N", default_value = "0", value_parser = |n: &str| millis(n, 0), allow_negative_numbers = true)]
+    pub(crate) delay_ms: Duration,
 
-    /// How long a crash blocks a key, in milliseconds (1 ms to 24 h) [default: 30000].
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=DAY))]
-    lease_ms: Option<u64>,
+    /// How long a crash blocks a key, in milliseconds (100 ms to 24 h) [default: 30000].
+    #[arg(long, value_name = "N", value_parser = |n: &str| millis(n, 100), allow_negative_numbers = true)]
+    pub(crate) lease_ms: Option<Duration>,
 
     /// How long a retry waits while the first request runs, in milliseconds (1 ms to 24 h) [default: 409 at once].
-    #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..=DAY))]
-    wait_ms: Option<u64>,
+    #[arg(long, value_name = "N", value_parser = |n: &str| millis(n, 1), allow_negative_numbers = true)]
+    pub(crate) wait_ms: Option<Duration>,
 }
 
 /// A day in milliseconds.
 const DAY: u64 = 24 * 60 * 60 * 1000;
 
-impl Options {
-    pub(crate) fn delay(&self) -> Duration {
-        Duration::from_millis(self.delay_ms)
-    }
-
-    pub(crate) fn lease(&self) -> Option<Duration> {
-        self.lease_ms.map(Duration::from_millis)
-    }
-
-    pub(crate) fn wait(&self) -> Option<Duration> {
-        self.wait_ms.map(Duration::from_millis)
-    }
+fn millis(text: &str, least: u64) -> Result<Duration, String> {
+    let valid = text.parse().ok().filter(|millis| (least..=DAY).contains(millis));
+    valid
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("must be a whole number of milliseconds from {least} to {DAY}, such as 1000"))
 }

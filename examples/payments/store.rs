@@ -12,11 +12,12 @@ const SUPPORTED: &str = "memory:";
 /// The error names the scheme at most: the rest of a URL may hold a password.
 pub(crate) async fn open(url: &str) -> Result<Arc<dyn Store>, String> {
     let Some((scheme, rest)) = url.split_once(':') else {
-        return Err(format!("the store must be a URL; supported: {SUPPORTED}"));
+        return Err(format!("the store must be a URL, such as `--store memory:`; supported: {SUPPORTED}"));
     };
-    match scheme {
+    // RFC 3986, section 3.1: the case of a scheme does not matter.
+    match scheme.to_ascii_lowercase().as_str() {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryStore::new())),
-        "memory" => Err("nothing may follow after memory: in the URL of the store".to_owned()),
-        _ => Err(format!("there is no store for {scheme}: URLs; supported: {SUPPORTED}")),
+        "memory" => Err("the store in memory has no address; write `--store memory:` and nothing after it".to_owned()),
+        scheme => Err(format!("there is no store for {scheme}: URLs; supported: {SUPPORTED}")),
     }
 }

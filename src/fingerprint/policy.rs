@@ -17,7 +17,12 @@ pub(super) type Custom = dyn Fn(&Parts, &Bytes) -> Fingerprint + Send + Sync;
 /// * the path and the query, as the client sent them; with the feature `axum`, also below a nested router,
 /// * `Content-Type`,
 /// * the bytes of the body,
-/// * `Authorization`, as long as the layer has no scope, so that nobody is ever answered with another caller's response.
+/// * `Authorization`, as long as the layer has no scope, so that a caller with another `Authorization` is refused.
+///
+/// Nothing else tells callers apart. Where they authenticate by a cookie, an API-key header, a client certificate or the
+/// host, one caller who sends the same request with the same key as another gets the other's response, unless
+/// [`scope`](crate::IdempotencyLayer::scope) is set or the header is added here. A client that refreshes its token
+/// between two tries needs a scope too: without one the retry is a mismatch.
 ///
 /// Nothing else counts: `Date`, `User-Agent`, cookies, signatures and tracing headers may change from one retry to the
 /// next. Add what matters to you with [`header`](Self::header).
