@@ -4,11 +4,15 @@ use std::{pin::pin, sync::Arc, time::Duration};
 
 use axum::{Router, routing::post};
 use futures_util::{FutureExt, future::join_all};
-use tower_idempotency::{IdempotencyLayer, MemoryStore, Store, store::State};
+use tower_idempotency::{
+    IdempotencyLayer, MemoryStore, Store, StoreOutage,
+    store::State,
+    testing::{Fault, Faulty, Operation},
+};
 
 use crate::support::{
-    Call, Charges, Gate, Http, PATIENCE, VERSIONS, Version, Visits, Watched, eventually, go_away, keyed, pay, record,
-    serve,
+    Call, Charges, Gate, Http, PATIENCE, Runs, VERSIONS, Version, Visits, Watched, eventually, go_away, keyed, pay,
+    record, serve,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -58,6 +62,30 @@ async fn a_drain_waits_until_the_answer_is_stored() {
         let stored = store.inner.lookup(&record("k")).await.unwrap().unwrap();
         assert!(matches!(stored.state, State::Completed(_)), "{stored:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_for_runs_without_protection() {
+    let (charges, visits) = (Charges::held(), Visits::default());
+    let store = Arc::new(Faulty::new(MemoryStore::new()));
+    store.fail_all(Operation::Claim, Fault::BeforeEffect);
+    let layer = IdempotencyLayer::new(store).on_outage(StoreOutage::Proceed);
+    let ended = Runs::default();
+    let (charging, counted) = (charges.clone(), ended.clone());
+    let handler = post(async move || {
+        charging.charge().await;
+        counted.count();
+    });
+    let server = serve(visits.watch(Router::new().route("/pay", handler).layer(layer.clone()))).await;
+    go_away(Version::Http2, &server, "k", charges.runs.reach(1)).await;
+    visits.dropped.reach(1).await;
+
+    let mut drain = pin!(layer.drain(PATIENCE));
+    assert_eq!(drain.as_mut().now_or_never(), None);
+    charges.let_go(1);
+
+    assert_eq!(drain.await, 0);
+    assert_eq!(ended.total(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -166,11 +166,12 @@ fn nonsense_in_the_configuration_is_refused_when_it_is_built() {
     };
     for (build, said) in [
         (panics(|layer| layer.lease(Duration::ZERO)), "lease"),
-        (panics(|layer| layer.lease(Duration::from_nanos(1))), "lease"),
+        (panics(|layer| layer.header(http::header::CONTENT_TYPE)), "content-type"),
         (panics(|layer| layer.lease(Duration::MAX)), "lease"),
         (panics(|layer| layer.methods([])), "method"),
         (panics(|layer| layer.retention(Duration::ZERO)), "retention"),
-        (panics(|layer| layer.retention(Duration::from_nanos(1))), "retention"),
+        (panics(|layer| layer.max_runs(0)), "run"),
+        (panics(|layer| layer.problem_types("urn:a b:")), "URI"),
         (panics(|layer| layer.wait(Duration::ZERO)), "wait"),
         (panics(|layer| layer.wait(Duration::MAX)), "wait"),
         (panics(|layer| layer.response_time(Duration::ZERO)), "response"),

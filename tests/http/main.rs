@@ -5,8 +5,10 @@ mod wire;
 
 mod abandoned;
 mod ask;
+mod backlog;
 mod bad_input;
 mod completion;
+mod cut_short;
 mod detach;
 mod drain;
 mod durations;
@@ -17,6 +19,7 @@ mod layering;
 mod lease;
 mod limits;
 mod marker;
+mod max_runs;
 mod once;
 mod outage;
 mod panicking_store;

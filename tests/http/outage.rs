@@ -104,6 +104,20 @@ async fn where_requests_proceed_without_a_store_they_run_unprotected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_handler_is_told_whether_it_runs_without_protection() {
+    let (http, (store, layer)) = (Http::new(Version::Http1), faulty());
+    let layer = layer.on_outage(StoreOutage::Proceed).scope(|_| Some("tenant".into()));
+    let handler = post(async |attempt: Attempt| {
+        format!("{} {} {}", attempt.scope().as_str(), attempt.key().as_str(), attempt.is_protected())
+    });
+    let server = serve(Router::new().route("/pay", handler).layer(layer)).await;
+    store.fail_next(Operation::Claim, Fault::BeforeEffect);
+
+    assert_eq!(http.pay(&server, "k").await.body, "tenant k false");
+    assert_eq!(http.pay(&server, "k").await.body, "tenant k true");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_full_store_refuses_new_keys_and_still_replays_the_others() {
     for version in VERSIONS {
         let (charges, http) = (Charges::free(), Http::new(version));

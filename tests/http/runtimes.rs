@@ -6,7 +6,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
 use http::{Response, StatusCode};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -63,8 +62,9 @@ async fn a_handler_that_blocks_its_thread_stalls_no_other_lease() {
     let first = tokio::spawn(charge(&layer, "k", &charges));
     charges.runs.reach(1).await;
 
-    let blocking = ["a", "b", "c"].map(|own| block(&layer, own, &store, "k"));
-    assert_eq!(join_all(blocking).await, [true; 3], "the lease of another handler is not renewed");
+    for own in ["a", "b", "c"] {
+        assert!(block(&layer, own, &store, "k").await, "the lease of another handler is not renewed");
+    }
 
     charges.let_go(1);
     assert_eq!(first.await.unwrap().status, StatusCode::CREATED);

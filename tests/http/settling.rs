@@ -101,6 +101,28 @@ async fn a_settlement_that_failed_can_be_repeated_at_once() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_operator_does_not_wait_for_ever_for_a_store_that_hangs() {
+    for (operation, release) in [
+        (Operation::Lookup, false),
+        (Operation::Claim, false),
+        (Operation::Complete, false),
+        (Operation::Lookup, true),
+        (Operation::Release, true),
+    ] {
+        let store = Arc::new(Faulty::new(MemoryStore::new()));
+        let layer = process(&store);
+        assert_eq!(call(&layer, "k", async |_| Err("cut short")).await, Err("cut short"));
+        store.fail_all(operation, Fault::HangBefore);
+
+        let tried = async {
+            if release { layer.release(&record("k")).await } else { layer.settle(&record("k"), &settled()).await }
+        };
+        let tried = tokio::time::timeout(PATIENCE, tried).await.unwrap_or_else(|_| panic!("{operation:?} hangs"));
+        assert!(tried.expect_err("the store hangs").is_unavailable());
+    }
+}
+
 #[tokio::test]
 async fn of_two_operators_at_once_one_settles_the_key() {
     let (charges, store) = (Charges::free(), Watched::new());
