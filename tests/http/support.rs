@@ -272,7 +272,7 @@ where
     let service = layer.layer(service_fn(handler));
     async move {
         // Paused time may pass in great steps.
-        let answer = tokio::time::timeout(10 * PATIENCE, service.oneshot(request));
+        let answer = tokio::time::timeout(3 * PATIENCE, service.oneshot(request));
         let answer = answer.await.expect("an answer in time")?;
         let (head, body) = answer.into_parts();
         let body = body.collect().await.unwrap();
