@@ -12,7 +12,7 @@ use crate::{
     obligation::Obligation,
     renew, settle,
     shared::Shared,
-    store::{Claim, Fenced, Lease, NewClaim, RecordId, State, StoreError, Token},
+    store::{Claim, Fenced, NewClaim, RecordId, State, StoreError, Token},
     wait,
 };
 
@@ -43,7 +43,7 @@ pub(crate) fn acquire(
     obligation: &Obligation,
 ) -> impl Future<Output = Acquired> {
     async move {
-        let execution = enter(shared, id, claim.token, claim.lease);
+        let execution = shared.executions.enter(claim.token);
         match ask(shared, id, &claim, execution, outside, obligation).await {
             Asked::Acquired(acquired) => acquired,
             // Boxed, since most requests meet nobody.
@@ -70,17 +70,13 @@ enum Contender {
     Successor,
 }
 
-fn enter(shared: &Shared, id: &RecordId, token: Token, lease: Lease) -> Execution {
-    shared.executions.enter(id.clone(), token, lease, Handle::current().id())
-}
-
 /// Sends one claim.
 #[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
 fn ask(
     shared: &Arc<Shared>,
     id: &RecordId,
     claim: &NewClaim,
-    execution: Execution,
+    mut execution: Execution,
     outside: Option<Token>,
     obligation: &Obligation,
 ) -> impl Future<Output = Asked> {
@@ -113,7 +109,8 @@ fn ask(
                         Err(error) => return Asked::Acquired(outage(shared, id, execution, claim, &error)),
                     }
                 }
-                if !shared.executions.renew_at(claim.token, Some(since + config.lease / renew::PART)) {
+                let renew_at = since + config.lease / renew::PART;
+                if !execution.hold(id.clone(), claim.lease, Handle::current().id(), renew_at) {
                     // Boxed, since it is rare.
                     Box::pin(renew::start(shared)).await;
                 }
@@ -154,7 +151,7 @@ async fn contend(
                     Some(deadline) if deadline > Instant::now() => wait::for_owner(shared, id, token, deadline).await,
                     Some(_) | None => return Acquired::Refused(Rejection::InFlight { retry_after }),
                 }
-                execution = enter(shared, id, claim.token, claim.lease);
+                execution = shared.executions.enter(claim.token);
             }
         }
         match ask(shared, id, &claim, execution, outside, obligation).await {
@@ -205,7 +202,7 @@ fn outage(shared: &Arc<Shared>, id: &RecordId, execution: Execution, claim: &New
     let retry_after = shared.config.retry_after;
     match shared.config.outage {
         _ if error.is_damaged() => Acquired::Refused(Rejection::RecordDamaged),
-        StoreOutage::Proceed => Acquired::Unprotected(enter(shared, id, Token::random(), claim.lease)),
+        StoreOutage::Proceed => Acquired::Unprotected(shared.executions.enter(Token::random())),
         StoreOutage::Refuse if error.is_full() => Acquired::Refused(Rejection::StoreFull { retry_after }),
         StoreOutage::Refuse => Acquired::Refused(Rejection::StoreUnavailable { retry_after }),
     }

@@ -55,12 +55,10 @@ pub(crate) struct Due {
 }
 
 impl Executions {
-    /// Enters an execution, without a lease to renew yet. It ends when the guard is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, id: RecordId, token: Token, lease: Lease, runtime: runtime::Id) -> Execution {
+    /// Enters an execution, which a drain waits for. It ends when the guard is dropped.
+    pub(crate) fn enter(self: &Arc<Self>, token: Token) -> Execution {
         self.live.fetch_add(1, Ordering::SeqCst);
-        let entry = Entry { id, lease, runtime, renew_at: None, ending: false, waiters: None };
-        self.shard(token).entries.insert(token, entry);
-        Execution { token, executions: Arc::clone(self), turn: None }
+        Execution { token, executions: Arc::clone(self), holds: false, turn: None }
     }
 
     /// Waits at most `deadline` until no execution is left, and returns how many are.
@@ -105,19 +103,16 @@ impl Executions {
         }
     }
 
-    /// Says when a lease is to be renewed next; `None` if it is lost, which wakes those who wait for its end. Returns
-    /// whether a task renews it.
-    pub(crate) fn renew_at(&self, token: Token, next: Option<Instant>) -> bool {
+    /// Says when a lease is to be renewed next; `None` if it is lost, which wakes those who wait for its end.
+    pub(crate) fn renew_at(&self, token: Token, next: Option<Instant>) {
         let mut shard = self.shard(token);
-        let Shard { entries, renewed_on } = &mut *shard;
-        let Some(entry) = entries.get_mut(&token) else { return true };
+        let Some(entry) = shard.entries.get_mut(&token) else { return };
         entry.renew_at = next.filter(|_| !entry.ending);
         if next.is_none()
             && let Some(waiters) = entry.waiters.take()
         {
             waiters.notify_waiters();
         }
-        renewed_on.contains(&entry.runtime)
     }
 
     /// Takes the executions of a runtime whose lease is due for renewal, and says when the next one will be. A taken
@@ -188,6 +183,8 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 pub(crate) struct Execution {
     token: Token,
     executions: Arc<Executions>,
+    /// Whether the claim was acquired, so that there is an entry.
+    holds: bool,
     /// The turn of this run, where their number is limited.
     pub(crate) turn: Option<OwnedSemaphorePermit>,
 }
@@ -196,11 +193,21 @@ impl Execution {
     pub(crate) fn token(&self) -> Token {
         self.token
     }
+
+    /// Says that the claim was acquired, and when its lease is to be renewed. Returns whether a task on this runtime
+    /// renews leases.
+    pub(crate) fn hold(&mut self, id: RecordId, lease: Lease, runtime: runtime::Id, renew_at: Instant) -> bool {
+        let entry = Entry { id, lease, runtime, renew_at: Some(renew_at), ending: false, waiters: None };
+        self.holds = true;
+        let mut shard = self.executions.shard(self.token);
+        shard.entries.insert(self.token, entry);
+        shard.renewed_on.contains(&runtime)
+    }
 }
 
 impl Drop for Execution {
     fn drop(&mut self) {
-        let ended = self.executions.shard(self.token).entries.remove(&self.token);
+        let ended = self.holds.then(|| self.executions.shard(self.token).entries.remove(&self.token)).flatten();
         if let Some(waiters) = ended.and_then(|entry| entry.waiters) {
             waiters.notify_waiters();
         }
