@@ -109,7 +109,7 @@ fn ask(
                         Err(error) => return Asked::Acquired(outage(shared, id, execution, claim, &error)),
                     }
                 }
-                let renew_at = since + config.lease / renew::PART;
+                let renew_at = Some(since + config.lease / renew::PART);
                 if !execution.hold(id.clone(), claim.lease, Handle::current().id(), renew_at) {
                     // Boxed, since it is rare.
                     Box::pin(renew::start(shared)).await;

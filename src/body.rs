@@ -12,6 +12,8 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt;
 use pin_project_lite::pin_project;
 
+use crate::replay::unmark;
+
 pin_project! {
     /// The body that a guarded service receives and the body that this crate answers with.
     ///
@@ -26,7 +28,7 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<B: HttpBody> {
-        Passed { #[pin] body: B },
+        Passed { #[pin] body: B, unmark: bool },
         Buffered { data: Bytes, trailers: Option<Box<HeaderMap>> },
         Resumed { start: Bytes, rest: Pin<Box<B>> },
         Broken { start: Bytes, paused: bool, error: Option<B::Error> },
@@ -36,7 +38,12 @@ pin_project! {
 impl<B: HttpBody<Data = Bytes>> Body<B> {
     /// Passes a body through untouched.
     pub(crate) fn passed(body: B) -> Self {
-        Self { kind: Kind::Passed { body } }
+        Self { kind: Kind::Passed { body, unmark: false } }
+    }
+
+    /// Passes the body of a first answer through, without the marker of a replay among its trailers.
+    pub(crate) fn unmarked(body: B) -> Self {
+        Self { kind: Kind::Passed { body, unmark: true } }
     }
 
     /// Holds all data and the trailers.
@@ -67,7 +74,8 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            KindProjection::Passed { body } => body.poll_frame(cx),
+            KindProjection::Passed { body, unmark: false } => body.poll_frame(cx),
+            KindProjection::Passed { body, unmark: true } => body.poll_frame(cx).map_ok(without_marker),
             KindProjection::Buffered { data, .. } if !data.is_empty() => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(data)))))
             }
@@ -77,7 +85,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
             KindProjection::Resumed { start, .. } | KindProjection::Broken { start, .. } if !start.is_empty() => {
                 Poll::Ready(Some(Ok(Frame::data(std::mem::take(start)))))
             }
-            KindProjection::Resumed { rest, .. } => rest.as_mut().poll_frame(cx),
+            KindProjection::Resumed { rest, .. } => rest.as_mut().poll_frame(cx).map_ok(without_marker),
             KindProjection::Broken { paused, .. } if !*paused => {
                 *paused = true;
                 cx.waker().wake_by_ref();
@@ -89,7 +97,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Passed { body } => body.is_end_stream(),
+            Kind::Passed { body, .. } => body.is_end_stream(),
             Kind::Buffered { data, trailers } => data.is_empty() && trailers.is_none(),
             Kind::Resumed { start, rest } => start.is_empty() && rest.is_end_stream(),
             Kind::Broken { start, error, .. } => start.is_empty() && error.is_none(),
@@ -98,7 +106,7 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Passed { body } => body.size_hint(),
+            Kind::Passed { body, .. } => body.size_hint(),
             Kind::Buffered { data, trailers: None } => SizeHint::with_exact(data.len() as u64),
             // No upper bound: with an exact size, a server of HTTP/1.1 would send `Content-Length` and no trailers.
             Kind::Buffered { data, trailers: Some(_) } => {
@@ -120,6 +128,13 @@ impl<B: HttpBody<Data = Bytes>> HttpBody for Body<B> {
             Kind::Broken { .. } => SizeHint::new(),
         }
     }
+}
+
+fn without_marker(mut frame: Frame<Bytes>) -> Frame<Bytes> {
+    if let Some(trailers) = frame.trailers_mut() {
+        unmark(trailers);
+    }
+    frame
 }
 
 impl<B: HttpBody> fmt::Debug for Body<B> {

@@ -11,7 +11,7 @@ use http::{HeaderMap, Response, StatusCode, header, response};
 use http_body::{Body as HttpBody, Frame};
 use tokio::time::{Sleep, sleep};
 
-use crate::{Body, StoredResponse, config::Config, replay::REPLAYED, response::Encoder};
+use crate::{Body, StoredResponse, config::Config, replay::unmark, response::Encoder};
 
 /// What became of a response body.
 pub(crate) enum Captured<B: HttpBody> {
@@ -58,7 +58,7 @@ where
             }
         }
         if let Some(trailers) = &mut trailers {
-            trailers.remove(&REPLAYED);
+            unmark(trailers);
         }
         let stored = encoder.finish(trailers.as_deref(), &keep);
         let data = only.unwrap_or_else(|| stored.body());

@@ -194,10 +194,10 @@ impl Execution {
         self.token
     }
 
-    /// Says that the claim was acquired, and when its lease is to be renewed. Returns whether a task on this runtime
-    /// renews leases.
-    pub(crate) fn hold(&mut self, id: RecordId, lease: Lease, runtime: runtime::Id, renew_at: Instant) -> bool {
-        let entry = Entry { id, lease, runtime, renew_at: Some(renew_at), ending: false, waiters: None };
+    /// Says that the claim was acquired, or may have been, and when its lease is to be renewed, if it is. Returns
+    /// whether a task on this runtime renews leases.
+    pub(crate) fn hold(&mut self, id: RecordId, lease: Lease, runtime: runtime::Id, renew_at: Option<Instant>) -> bool {
+        let entry = Entry { id, lease, runtime, renew_at, ending: false, waiters: None };
         self.holds = true;
         let mut shard = self.executions.shard(self.token);
         shard.entries.insert(self.token, entry);

@@ -15,7 +15,7 @@ use crate::{
     config::Config,
     obligation::Obligation,
     owned::{Answer, Owned, refuse, replay},
-    replay::REPLAYED,
+    replay::unmark,
     shared::Shared,
     store::{NewClaim, RecordId, Token},
 };
@@ -54,7 +54,11 @@ where
             Acquired::Owner(execution, attempt) => (execution, attempt),
             Acquired::Replay(response) => return Ok(replay(&response, is_head)),
             Acquired::Refused(rejection) => return Ok(refuse(&shared, &rejection, is_head)),
-            Acquired::Unprotected(execution) => {
+            Acquired::Unprotected(mut execution) => {
+                if !shared.take_turn(&mut execution) {
+                    let retry_after = shared.config.retry_after;
+                    return Ok(refuse(&shared, &Rejection::TooManyRuns { retry_after }, is_head));
+                }
                 head.extensions.insert(Attempt::unprotected(id));
                 let response = Box::pin(pass(inner.call(Request::from_parts(*head, Body::collected(body))))).await;
                 drop(execution);
@@ -99,8 +103,8 @@ where
     R: HttpBody<Data = Bytes>,
 {
     let mut response = running.await?;
-    response.headers_mut().remove(&REPLAYED);
-    Ok(response.map(Body::passed))
+    unmark(response.headers_mut());
+    Ok(response.map(Body::unmarked))
 }
 
 /// Reads the body and takes the fingerprint.

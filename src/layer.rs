@@ -156,7 +156,8 @@ impl<S> IdempotencyLayer<S> {
     #[track_caller]
     pub fn lease(mut self, term: Duration) -> Self {
         assert!(LEASES.contains(&term), "a lease must be from 100 ms to 24 h, not {term:?}");
-        Arc::make_mut(&mut self.shared).executions = Arc::default();
+        let shared = Arc::make_mut(&mut self.shared);
+        (shared.executions, shared.kicker) = Default::default();
         self.set(|config| config.lease = term)
     }
 

@@ -13,7 +13,7 @@ use crate::{
     config::{Abandoned, Ask, Verdict},
     decide::{Decision, decide},
     executions::Execution,
-    replay::{REPLAYED, frame},
+    replay::{REPLAYED, frame, unmark},
     settle::{self, Ended, Ending},
     shared::Shared,
     store::{Claim, RecordId, Token},
@@ -58,7 +58,7 @@ impl<'a> Owned<'a> {
                 Some(refuse(self.shared, &Rejection::OutcomeUnknown, self.is_head))
             }
             Ok(Verdict::Answer(mut response)) => {
-                response.headers_mut().remove(&REPLAYED);
+                unmark(response.headers_mut());
                 let stored = whole(&self.shared.config, &response);
                 let (mut head, data) = response.into_parts();
                 let data = frame(&mut head, data, self.is_head);
@@ -81,14 +81,14 @@ impl<'a> Owned<'a> {
     {
         let (mut head, body) = response.into_parts();
         async move {
-            head.headers.remove(&REPLAYED);
+            unmark(&mut head.headers);
             if head.extensions.get::<CutShort>().is_some() {
                 self.abandon().await;
-                return Response::from_parts(head, Body::passed(body));
+                return Response::from_parts(head, Body::unmarked(body));
             }
             if !self.shared.config.is_stored(&head) {
                 self.give_up().await;
-                return Response::from_parts(head, Body::passed(body));
+                return Response::from_parts(head, Body::unmarked(body));
             }
             let (stored, body) = match capture(&self.shared.config, &head, body).await {
                 Captured::Whole(stored, data, trailers) => {
@@ -113,13 +113,7 @@ impl<'a> Owned<'a> {
 
     /// Takes one of the turns for runs; `false` if all are taken.
     pub(crate) fn take_turn(&mut self) -> bool {
-        let Some(turns) = &self.shared.config.max_runs else { return true };
-        let turn = Arc::clone(turns).try_acquire_owned().ok();
-        let taken = turn.is_some();
-        if let Some(execution) = &mut self.execution {
-            execution.turn = turn;
-        }
-        taken
+        self.execution.as_mut().is_some_and(|execution| self.shared.take_turn(execution))
     }
 
     /// Ends a claim under which nothing was executed.

@@ -47,13 +47,25 @@ pub(crate) fn frame(head: &mut Parts, body: Bytes, is_head: bool) -> Bytes {
         (Some(_), _) if is_head => true,
         (Some(stated), _) => stated.as_bytes() == body.len().to_string().as_bytes(),
     };
-    if !length_stays || head.headers.contains_key(header::TRANSFER_ENCODING) {
-        // Not `remove`: it puts the last header into the place of the removed one, and the lines have an order.
-        let headers = std::mem::take(&mut head.headers);
-        let stays =
-            |name: &HeaderName| *name != header::TRANSFER_ENCODING && (length_stays || *name != header::CONTENT_LENGTH);
-        let stay = headers.iter().filter(|(name, _)| stays(name));
-        head.headers = stay.map(|(name, value)| (name.clone(), value.clone())).collect();
+    let stated_once = head.headers.get_all(header::CONTENT_LENGTH).iter().nth(1).is_none();
+    if !length_stays || !stated_once {
+        remove(&mut head.headers, &header::CONTENT_LENGTH);
     }
+    remove(&mut head.headers, &header::TRANSFER_ENCODING);
     body
+}
+
+/// Takes our marker out of the headers or the trailers of a first answer.
+pub(crate) fn unmark(headers: &mut HeaderMap) {
+    remove(headers, &REPLAYED);
+}
+
+/// Removes all lines of a header. `HeaderMap::remove` would put the last header into their place, and the lines have an
+/// order.
+fn remove(headers: &mut HeaderMap, name: &HeaderName) {
+    if headers.contains_key(name) {
+        let all = std::mem::take(headers);
+        let others = all.iter().filter(|(other, _)| *other != name);
+        *headers = others.map(|(name, value)| (name.clone(), value.clone())).collect();
+    }
 }

@@ -2,7 +2,10 @@
 
 use std::{future::Future, sync::Arc, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
 use crate::{
     StoredResponse,
@@ -80,14 +83,16 @@ pub(crate) fn end(
 
 /// Frees in the background what a failed claim may have written all the same: it would block the key for the rest of
 /// its lease, and longer where an abandoned key has to be settled. A takeover is abandoned again.
-pub(crate) fn give_back(shared: &Arc<Shared>, id: &RecordId, execution: Execution, is_takeover: bool) {
+pub(crate) fn give_back(shared: &Arc<Shared>, id: &RecordId, mut execution: Execution, is_takeover: bool) {
     // So many may be under way; of more, the leases run out.
     let Ok(permit) = Arc::clone(&shared.give_backs).try_acquire_owned() else { return };
     let (shared, id) = (Arc::clone(shared), id.clone());
+    let lease = shared.config.lease();
+    // Others in this process see it in flight meanwhile, and not as a run of unknown outcome.
+    execution.hold(id.clone(), lease, Handle::current().id(), None);
     tokio::spawn(async move {
         let _permit = permit;
         let ending = if is_takeover { Ending::Abandon } else { Ending::Release };
-        let lease = shared.config.lease();
         retry(&shared, &id, execution.token(), ending, lease.term.max(shared.config.settled_by_somebody())).await;
     });
 }

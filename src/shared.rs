@@ -13,7 +13,13 @@ use tokio::{
     time::{Sleep, sleep},
 };
 
-use crate::{Store, config::Config, executions::Executions, kick::Kicker, store::StoreError};
+use crate::{
+    Store,
+    config::Config,
+    executions::{Execution, Executions},
+    kick::Kicker,
+    store::StoreError,
+};
 
 /// How many answers may wait in full for a store that failed after the handler ran, and how many failed claims may be
 /// given back at a time.
@@ -40,6 +46,13 @@ impl Shared {
             give_backs: room(),
             kicker: Arc::default(),
         }
+    }
+
+    /// Takes one of the turns for runs for this execution; `false` if all are taken.
+    pub(crate) fn take_turn(&self, execution: &mut Execution) -> bool {
+        let Some(turns) = &self.config.max_runs else { return true };
+        execution.turn = Arc::clone(turns).try_acquire_owned().ok();
+        execution.turn.is_some()
     }
 
     /// Awaits a call of the store, but not for longer than the store's time limit. A panic is a failure as any other.

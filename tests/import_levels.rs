@@ -38,7 +38,7 @@ const TABLE: &[Row] = &[
     level(1, "profile"),
     level(1, "reject"),
     level(1, "store").may_see(&["store/error"]),
-    level(0, "body"),
+    level(0, "body").may_see(&["replay"]),
     level(0, "catch"),
     level(0, "fingerprint"),
     level(0, "key").may_see(&["fingerprint"]),

@@ -9,6 +9,7 @@ use super::IdempotencyLayer;
 use crate::{
     Fingerprint, Store,
     capture::whole,
+    settle,
     store::{Claim, Fenced, NewClaim, RecordId, State, StoreError, Token},
 };
 
@@ -41,14 +42,21 @@ impl<S: Store> IdempotencyLayer<S> {
             Err(otherwise) => return Ok(otherwise),
         };
         // Taken over first: a late holder in another process must not believe that its own answer was stored.
-        let claim = NewClaim::new(Token::random(), fingerprint, self.shared.config.lease()).replacing(previous);
-        match self.shared.store.claim(id, &claim).await? {
-            Claim::Acquired { .. } => {
-                let retention = self.shared.config.retention;
-                self.shared.store.complete(id, claim.token, &stored, retention).await.map(Settled::from)
+        let shared = &self.shared;
+        let claim = NewClaim::new(Token::random(), fingerprint, shared.config.lease()).replacing(previous);
+        let settled = match shared.bounded(shared.store.claim(id, &claim)).await {
+            Ok(Claim::Acquired { .. }) => {
+                let completion = shared.store.complete(id, claim.token, &stored, shared.config.retention);
+                shared.bounded(completion).await.map(Settled::from)
             }
-            Claim::Existing(_) => Ok(Settled::InFlight),
+            Ok(Claim::Existing(_)) => Ok(Settled::InFlight),
+            Err(error) => Err(error),
+        };
+        if settled.is_err() {
+            // So that it can be tried again before the lease ends.
+            settle::abandon(shared, id, claim.token).await;
         }
+        settled
     }
 
     /// Frees an abandoned key, after it was found out that nothing had happened: the next retry runs as the first.
@@ -58,14 +66,15 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Fails if the store does.
     pub async fn release(&self, id: &RecordId) -> Result<Settled, StoreError> {
         match self.abandoned(id).await? {
-            Ok((token, _)) => self.shared.store.release(id, token).await.map(Settled::from),
+            Ok((token, _)) => self.shared.bounded(self.shared.store.release(id, token)).await.map(Settled::from),
             Err(otherwise) => Ok(otherwise),
         }
     }
 
     /// Returns token and fingerprint of an abandoned record, or what the record is otherwise.
     async fn abandoned(&self, id: &RecordId) -> Result<Result<(Token, Fingerprint), Settled>, StoreError> {
-        let Some(record) = self.shared.store.lookup(id).await? else { return Ok(Err(Settled::Absent)) };
+        let looked_up = self.shared.bounded(self.shared.store.lookup(id)).await?;
+        let Some(record) = looked_up else { return Ok(Err(Settled::Absent)) };
         Ok(match record.state {
             State::Completed(_) => Err(Settled::Completed),
             State::InFlight { .. } => Err(Settled::InFlight),
