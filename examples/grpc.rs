@@ -94,7 +94,9 @@ fn answer(rejection: &Rejection, _: Response<Bytes>) -> Response<Bytes> {
         Rejection::BodyTooLarge { .. } => Code::ResourceExhausted,
         Rejection::InFlight { .. } => Code::Aborted,
         Rejection::NotReplayable { .. } | Rejection::OutcomeUnknown => Code::FailedPrecondition,
-        Rejection::StoreUnavailable { .. } | Rejection::StoreFull { .. } => Code::Unavailable,
+        Rejection::StoreUnavailable { .. } | Rejection::StoreFull { .. } | Rejection::TooManyRuns { .. } => {
+            Code::Unavailable
+        }
         Rejection::RecordDamaged => Code::DataLoss,
         _ => Code::Unknown,
     };

@@ -196,8 +196,7 @@ async fn confirm(shared: &Shared, id: &RecordId, claim: &NewClaim) -> Result<Opt
 /// Makes the best of a claim that failed. What it may have written all the same is freed.
 fn outage(shared: &Arc<Shared>, id: &RecordId, execution: Execution, claim: &NewClaim, error: &StoreError) -> Acquired {
     if error.is_unavailable() {
-        let is_takeover = claim.replaces.is_some_and(|replaced| replaced != claim.token);
-        settle::give_back(shared, id, execution, is_takeover);
+        settle::give_back(shared, id, execution, claim.replaces.is_some());
     }
     let retry_after = shared.config.retry_after;
     match shared.config.outage {

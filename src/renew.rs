@@ -1,6 +1,6 @@
 //! Renews the leases of running handlers: one task a runtime for all of them, which ends when there are none.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::{self, Handle},
@@ -16,8 +16,9 @@ use crate::{
     store::{Fenced, Lease},
 };
 
-/// How many renewals are under way at a time; more wait their turn.
-const CONCURRENT: usize = 256;
+/// How many renewals begin at a time; more wait their turn. One that takes long gives its turn to others, so that the
+/// leases of a part of the store that hangs do not cost the others theirs.
+const CONCURRENT: usize = 1024;
 
 /// A lease is renewed when this part of it is over.
 pub(crate) const PART: u32 = 3;
@@ -73,17 +74,25 @@ async fn run(shared: Arc<Shared>, renewing: Renewing) {
 
 async fn renew(shared: Arc<Shared>, due: Due, turns: Arc<Semaphore>) {
     let Due { id, token, lease } = due;
-    let _turn = turns.acquire().await;
+    let turn = turns.acquire().await;
     let sent = Instant::now();
     // One that hangs is given up early enough for another one before the lease ends.
     let renewal = timeout(lease.term / PART, shared.bounded(shared.store.renew(&id, token, lease)));
-    let (next, renewed) = match renewal.await {
-        Ok(Ok(Fenced::Applied)) => (Some(sent + lease.term / PART), true),
-        Ok(Ok(Fenced::Lost)) => (None, false),
-        Ok(Err(_)) | Err(_) => (Some(Instant::now() + lease.term / (4 * PART)), false),
+    let mut renewal = pin!(renewal);
+    let outcome = match timeout(lease.term / (4 * PART), &mut renewal).await {
+        Ok(outcome) => outcome,
+        Err(_) => {
+            drop(turn);
+            renewal.await
+        }
+    };
+    let next = match outcome {
+        Ok(Ok(Fenced::Applied)) => Some(sent + lease.term / PART),
+        Ok(Ok(Fenced::Lost)) => None,
+        Ok(Err(_)) | Err(_) => Some(Instant::now() + lease.term / (4 * PART)),
     };
     shared.executions.renew_at(token, next);
-    if renewed && !shared.executions.holds(token) {
+    if next.is_some() && !shared.executions.holds(token) {
         // The handler failed meanwhile and ended its lease, which this renewal may have revived.
         let over = Lease { term: Duration::ZERO, ..lease };
         let _ = shared.bounded(shared.store.renew(&id, token, over)).await;

@@ -17,6 +17,9 @@ use crate::{
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
+/// How many times the store's time limit a claim that failed is looked for again.
+const LATE_CLAIMS: u32 = 3;
+
 /// How a claim ends.
 #[derive(Debug)]
 pub(crate) enum Ending {
@@ -62,6 +65,9 @@ pub(crate) fn end(
 ) -> impl Future<Output = Ended> {
     async move {
         let token = execution.as_ref().expect("a claim is ended once").token();
+        if matches!(ending, Ending::Abandon) {
+            shared.executions.end(token);
+        }
         let written = write(shared, id, token, &ending).await;
         let execution = execution.take();
         let refused = match written {
@@ -73,7 +79,11 @@ pub(crate) fn end(
         let ending = if refused || permit.is_none() { ending.reduced() } else { ending };
         let (shared, id) = (Arc::clone(shared), id.clone());
         tokio::spawn(async move {
-            let (_permit, _execution) = (permit, execution);
+            let (_permit, mut execution) = (permit, execution);
+            // The run is over, and another one may have its turn.
+            if let Some(execution) = &mut execution {
+                execution.turn = None;
+            }
             sleep(FIRST_PAUSE).await;
             retry(&shared, &id, token, ending, shared.config.retention).await;
         });
@@ -92,8 +102,20 @@ pub(crate) fn give_back(shared: &Arc<Shared>, id: &RecordId, mut execution: Exec
     execution.hold(id.clone(), lease, Handle::current().id(), None);
     tokio::spawn(async move {
         let _permit = permit;
-        let ending = if is_takeover { Ending::Abandon } else { Ending::Release };
-        retry(&shared, &id, execution.token(), ending, lease.term.max(shared.config.settled_by_somebody())).await;
+        let token = execution.token();
+        let ending = || if is_takeover { Ending::Abandon } else { Ending::Release };
+        let longest = lease.term.max(shared.config.settled_by_somebody());
+        if retry(&shared, &id, token, ending(), longest).await != Some(Fenced::Lost) {
+            return;
+        }
+        // There is no such claim, or not yet: the store may carry it out later than it was waited for.
+        drop(execution);
+        for _ in 0..LATE_CLAIMS {
+            sleep(shared.config.store_timeout).await;
+            if retry(&shared, &id, token, ending(), Duration::ZERO).await == Some(Fenced::Applied) {
+                return;
+            }
+        }
     });
 }
 
@@ -116,17 +138,18 @@ fn write<'a>(
     })
 }
 
-async fn retry(shared: &Shared, id: &RecordId, token: Token, mut ending: Ending, longest: Duration) {
+/// Writes an ending until the store takes it, for so long at most. Returns what became of it, if the store said so.
+async fn retry(shared: &Shared, id: &RecordId, token: Token, mut ending: Ending, longest: Duration) -> Option<Fenced> {
     let start = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
         match write(shared, id, token, &ending).await {
-            Ok(Fenced::Applied | Fenced::Lost) => return,
+            Ok(fenced) => return Some(fenced),
             Err(error) if error.is_rejected() => ending = ending.reduced(),
             Err(_) => {}
         }
         if start.elapsed() >= longest {
-            return;
+            return None;
         }
         sleep(pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

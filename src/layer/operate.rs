@@ -10,7 +10,7 @@ use crate::{
     Fingerprint, Store,
     capture::whole,
     settle,
-    store::{Claim, Fenced, NewClaim, RecordId, State, StoreError, Token},
+    store::{Claim, Fenced, NewClaim, Record, RecordId, State, StoreError, Token},
 };
 
 /// What an application does while the layer is at work.
@@ -45,11 +45,12 @@ impl<S: Store> IdempotencyLayer<S> {
         let shared = &self.shared;
         let claim = NewClaim::new(Token::random(), fingerprint, shared.config.lease()).replacing(previous);
         let settled = match shared.bounded(shared.store.claim(id, &claim)).await {
-            Ok(Claim::Acquired { .. }) => {
+            Ok(claimed) if is_ours(&claimed, claim.token) => {
                 let completion = shared.store.complete(id, claim.token, &stored, shared.config.retention);
                 shared.bounded(completion).await.map(Settled::from)
             }
-            Ok(Claim::Existing(_)) => Ok(Settled::InFlight),
+            Ok(Claim::Existing(Record { state: State::Completed(_), .. })) => Ok(Settled::Completed),
+            Ok(_) => Ok(Settled::InFlight),
             Err(error) => Err(error),
         };
         if settled.is_err() {
@@ -82,6 +83,14 @@ impl<S: Store> IdempotencyLayer<S> {
             State::Abandoned { .. } if self.shared.executions.holds(record.token) => Err(Settled::InFlight),
             State::Abandoned { .. } => Ok((record.token, record.fingerprint)),
         })
+    }
+}
+
+/// Tells whether a claim was made, be it by a statement that the store repeated.
+fn is_ours(claimed: &Claim, token: Token) -> bool {
+    match claimed {
+        Claim::Acquired { .. } => true,
+        Claim::Existing(record) => record.token == token && !matches!(record.state, State::Completed(_)),
     }
 }
 
