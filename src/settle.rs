@@ -69,21 +69,21 @@ pub(crate) fn end(
             shared.executions.end(token);
         }
         let written = write(shared, id, token, &ending).await;
-        let execution = execution.take();
+        let mut execution = execution.take();
         let refused = match written {
             Ok(Fenced::Applied) => return Ended::Durable,
             Ok(Fenced::Lost) => return Ended::Lost,
             Err(error) => error.is_rejected(),
         };
+        if let Some(execution) = &mut execution {
+            // The run is over, and another one may have its turn.
+            execution.turn = None;
+        }
         let permit = Arc::clone(&shared.backlog).try_acquire_owned().ok();
         let ending = if refused || permit.is_none() { ending.reduced() } else { ending };
         let (shared, id) = (Arc::clone(shared), id.clone());
         tokio::spawn(async move {
-            let (_permit, mut execution) = (permit, execution);
-            // The run is over, and another one may have its turn.
-            if let Some(execution) = &mut execution {
-                execution.turn = None;
-            }
+            let (_permit, _execution) = (permit, execution);
             sleep(FIRST_PAUSE).await;
             retry(&shared, &id, token, ending, shared.config.retention).await;
         });

@@ -15,6 +15,7 @@ mod durations;
 mod framing;
 mod give_back;
 mod late_claim;
+mod late_effects;
 mod layering;
 mod lease;
 mod limits;
