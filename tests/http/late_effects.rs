@@ -15,7 +15,7 @@ use http::{Response, StatusCode};
 use tokio::time::sleep;
 use tower_idempotency::{
     IdempotencyLayer, MemoryStore, OnAbandoned, Settled, Store, StoredResponse,
-    store::{Claim, Fenced, Lease, NewClaim, Record, RecordId, StoreError, Token},
+    store::{Claim, Fenced, Lease, NewClaim, Record, RecordId, State, StoreError, Token},
     testing::{Fault, Faulty, Operation},
 };
 
@@ -29,6 +29,8 @@ struct Server {
     late: AtomicBool,
     /// Each claim is sent twice, and the second answer counts.
     repeats: AtomicBool,
+    /// Renewals of the keys in one part of the store hang.
+    hangs_in_part: AtomicBool,
 }
 
 #[async_trait]
@@ -49,6 +51,9 @@ impl Store for Server {
     }
 
     async fn renew(&self, id: &RecordId, token: Token, lease: Lease) -> Result<Fenced, StoreError> {
+        if self.hangs_in_part.load(Ordering::SeqCst) && id.key().as_str().starts_with("part-") {
+            std::future::pending::<()>().await;
+        }
         self.inner.renew(id, token, lease).await
     }
 
@@ -153,4 +158,25 @@ async fn a_renewal_whose_answer_is_lost_does_not_revive_the_lease_of_a_run_that_
     let charges = Charges::free();
     let retry = charge(&layer, "k", &charges).await;
     assert_eq!((retry.status, retry.headers["x-attempt"].to_str().unwrap()), (StatusCode::CREATED, "2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_of_the_store_that_hangs_costs_the_keys_of_the_others_no_lease() {
+    const HUNG: usize = 3000;
+    let server = Arc::new(Server::default());
+    let layer = layer(&server).lease(Duration::from_secs(3));
+    server.hangs_in_part.store(true, Ordering::SeqCst);
+    let runs: Vec<_> = (0..=HUNG)
+        .map(|run| {
+            let (layer, key) = (layer.clone(), if run == HUNG { "k".to_owned() } else { format!("part-{run}") });
+            tokio::spawn(async move { call(&layer, &key, async |_| std::future::pending().await).await })
+        })
+        .collect();
+
+    for _ in 0..120 {
+        sleep(Duration::from_millis(250)).await;
+        let state = server.inner.lookup(&record("k")).await.unwrap().unwrap().state;
+        assert!(matches!(state, State::InFlight { .. }), "{state:?}");
+    }
+    runs.into_iter().for_each(|run| run.abort());
 }
