@@ -55,7 +55,8 @@ pub(crate) enum Ended {
 /// Ends a claim and its execution. If the store fails, the write is retried in the background for as long as a record
 /// is kept, and the execution goes on there.
 ///
-/// So many answers may wait in full; of more, and of one that the store refuses for good, is kept only that it was given.
+/// At most [`BACKLOG`](crate::shared::BACKLOG) answers wait in full. Of more, and of one that the store refuses for good,
+/// only the fact is kept that it was given.
 #[expect(clippy::manual_async_fn, reason = "the future of an async function is larger; see `guard`")]
 pub(crate) fn end(
     shared: &Arc<Shared>,
@@ -94,7 +95,7 @@ pub(crate) fn end(
 /// Frees in the background what a failed claim may have written all the same: it would block the key for the rest of
 /// its lease, and longer where an abandoned key has to be settled. A takeover is abandoned again.
 pub(crate) fn give_back(shared: &Arc<Shared>, id: &RecordId, mut execution: Execution, is_takeover: bool) {
-    // So many may be under way; of more, the leases run out.
+    // Beyond the limit nothing is given back, and the leases run out.
     let Ok(permit) = Arc::clone(&shared.give_backs).try_acquire_owned() else { return };
     let (shared, id) = (Arc::clone(shared), id.clone());
     let lease = shared.config.lease();

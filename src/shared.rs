@@ -23,7 +23,7 @@ use crate::{
 
 /// How many answers may wait in full for a store that failed after the handler ran, and how many failed claims may be
 /// given back at a time.
-const BACKLOG: usize = 1024;
+pub(crate) const BACKLOG: usize = 1024;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
