@@ -180,3 +180,24 @@ async fn a_part_of_the_store_that_hangs_costs_the_keys_of_the_others_no_lease() 
     }
     runs.into_iter().for_each(|run| run.abort());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_under_way_does_not_revive_the_lease_of_a_rerun_that_did_nothing() {
+    let store = Arc::new(Faulty::new(MemoryStore::new()));
+    let layer = IdempotencyLayer::new(Arc::clone(&store)).lease(Duration::from_secs(3));
+    assert_eq!(call(&layer, "k", async |_| Err("cut short")).await, Err("cut short"));
+    // The renewal is sent after one second and takes effect between the effect and the answer of the write that abandons
+    // the key.
+    store.fail_next(Operation::Renew, Fault::DelayBefore(Duration::from_millis(400)));
+    store.fail_next(Operation::Renew, Fault::DelayAfter(Duration::from_millis(500)));
+
+    let busy = call(&layer, "k", async |_| {
+        sleep(Duration::from_millis(1200)).await;
+        Ok(Response::builder().status(503).body(Default::default()).unwrap())
+    });
+    assert_eq!(busy.await.unwrap().status, StatusCode::SERVICE_UNAVAILABLE);
+
+    let charges = Charges::free();
+    let retry = charge(&layer, "k", &charges).await;
+    assert_eq!((retry.status, retry.headers["x-attempt"].to_str().unwrap()), (StatusCode::CREATED, "3"));
+}
