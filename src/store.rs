@@ -10,8 +10,12 @@ use crate::{Fingerprint, IdempotencyKey, Scope, StoredResponse};
 mod error;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
+#[cfg(feature = "postgres")]
+pub(crate) mod postgres;
+mod transaction;
 
 pub use error::StoreError;
+pub use transaction::{Committed, StoreTransaction, TransactionalStore};
 
 /// Keeps the records: who owns a key, and what was answered.
 ///

@@ -37,7 +37,7 @@ const TABLE: &[Row] = &[
     level(1, "answers").may_see(&["profile", "reject"]),
     level(1, "profile"),
     level(1, "reject"),
-    level(1, "store").may_see(&["store/error"]),
+    level(1, "store").may_see(&["store/error", "store/transaction"]),
     level(0, "body").may_see(&["replay"]),
     level(0, "catch"),
     level(0, "fingerprint"),
@@ -50,6 +50,7 @@ const TABLE: &[Row] = &[
     backend("store/*"),
     // After the row above, which fits it as well.
     level(1, "store/error"),
+    level(1, "store/transaction").may_see(&["store"]),
     backend("testing"),
 ];
 

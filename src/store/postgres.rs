@@ -1,0 +1,1 @@
+//! Records in PostgreSQL: one table, shared by any number of instances.
