@@ -70,6 +70,7 @@ mod layer;
 mod obligation;
 mod owned;
 mod profile;
+mod purge;
 #[cfg(doctest)]
 mod readme;
 mod reject;
@@ -93,6 +94,7 @@ pub use future::ResponseFuture;
 pub use key::{IdempotencyKey, KeyError, KeySyntax};
 pub use layer::{IdempotencyLayer, Settled};
 pub use profile::{Profile, UnknownProfile};
+pub use purge::{Purge, PurgeHandle, PurgeStatus};
 pub use reject::Rejection;
 pub use response::{CutShort, DamagedResponse, NothingExecuted, StoredResponse};
 pub use scope::Scope;

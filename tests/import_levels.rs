@@ -33,6 +33,7 @@ const TABLE: &[Row] = &[
     level(2, "executions"),
     level(2, "kick"),
     level(2, "extract").may_see(&["attempt"]),
+    level(2, "purge"),
     level(2, "shared").may_see(&["config", "executions", "kick"]),
     level(1, "answers").may_see(&["profile", "reject"]),
     level(1, "profile"),
@@ -51,7 +52,7 @@ const TABLE: &[Row] = &[
     // After the row above, which fits it as well.
     level(1, "store/error"),
     level(1, "store/group").may_see(&["store", "store/error"]),
-    level(1, "store/transaction").may_see(&["store"]),
+    level(1, "store/transaction").may_see(&["store", "store/error"]),
     backend("testing"),
 ];
 
