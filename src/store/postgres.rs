@@ -16,6 +16,8 @@ use crate::{
 
 mod claims;
 mod execute;
+#[cfg(feature = "axum")]
+mod extract;
 mod failure;
 mod identifier;
 mod record;
@@ -25,9 +27,9 @@ mod table;
 mod transaction;
 mod writes;
 
-pub use identifier::InvalidIdentifier;
 #[cfg(feature = "axum")]
-pub use transaction::NoTransaction;
+pub use extract::NoTransaction;
+pub use identifier::InvalidIdentifier;
 pub use transaction::{Isolation, PostgresTransaction, TransactionError, TransactionGuard};
 
 use claims::{ClaimCall, Claims};
