@@ -50,7 +50,7 @@ const TABLE: &[Row] = &[
     backend("store/*"),
     // After the row above, which fits it as well.
     level(1, "store/error"),
-    level(1, "store/transaction").may_see(&["store"]),
+    level(1, "store/transaction").may_see(&["store", "store/error"]),
     backend("testing"),
 ];
 
