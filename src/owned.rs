@@ -45,7 +45,8 @@ pub(crate) struct Owned<'a> {
     pub(crate) token: Token,
     execution: Option<Execution>,
     /// What the handler wrote, until it is committed or rolled back.
-    transaction: Option<Box<dyn StoreTransaction>>,
+    // Boxed twice, to be one word in the future of a layer without transactions; see `guard`.
+    transaction: Option<Box<Box<dyn StoreTransaction>>>,
     attempt: u32,
     fingerprint: Fingerprint,
     is_head: bool,
@@ -148,7 +149,7 @@ impl<'a> Owned<'a> {
         let Some(store) = &self.shared.transactions else { return true };
         // The store may fail in any way, and a panic here would block the key for its lease.
         let prepared = catch_unwind(AssertUnwindSafe(|| store.prepare(self.id, self.token, extensions)));
-        self.transaction = prepared.ok();
+        self.transaction = prepared.ok().map(Box::new);
         self.transaction.is_some()
     }
 
