@@ -46,8 +46,10 @@ impl Grouped for Claims {
         for (at, (call, rows)) in calls.iter().zip(groups).enumerate() {
             results.push(match rows {
                 Ok(rows) => {
-                    // The only row of a statement that was sent for this member alone, or the one of its number.
-                    let row = if rows.len() == calls.len() { rows.get(at) } else { rows.first() };
+                    // Found by its number, since a join returns rows in any order. A statement that was sent for this
+                    // member alone has one row.
+                    let number = if rows.len() == 1 { 1 } else { at as i64 + 1 };
+                    let row = rows.iter().find(|row| column::<i64>(row, 0).is_ok_and(|ord| ord == number));
                     let seen = row.map_or_else(
                         || Err(StoreError::unavailable("a claim has no row")),
                         |row| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?, read(row, 2))),
