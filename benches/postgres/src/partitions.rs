@@ -1,0 +1,3 @@
+pub async fn run(_: &crate::Cluster, _: &crate::Options) -> crate::Outcome<()> {
+    Ok(())
+}
