@@ -100,3 +100,9 @@ pub use service::Idempotency;
 pub use store::Store;
 #[cfg(feature = "memory")]
 pub use store::memory::{MemoryStore, WhenFull};
+#[cfg(all(feature = "postgres", feature = "axum"))]
+pub use store::postgres::NoTransaction;
+#[cfg(feature = "postgres")]
+pub use store::postgres::{
+    InvalidIdentifier, Isolation, PostgresStore, PostgresTransaction, TransactionError, TransactionGuard,
+};

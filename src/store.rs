@@ -8,6 +8,8 @@ use uuid::Uuid;
 use crate::{Fingerprint, IdempotencyKey, Scope, StoredResponse};
 
 mod error;
+#[cfg(feature = "postgres")]
+pub(crate) mod group;
 #[cfg(feature = "memory")]
 pub(crate) mod memory;
 #[cfg(feature = "postgres")]

@@ -50,6 +50,7 @@ const TABLE: &[Row] = &[
     backend("store/*"),
     // After the row above, which fits it as well.
     level(1, "store/error"),
+    level(1, "store/group").may_see(&["store", "store/error"]),
     level(1, "store/transaction").may_see(&["store"]),
     backend("testing"),
 ];

@@ -1,0 +1,163 @@
+//! Completions and renewals in groups.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use sqlx::{Postgres, pool::PoolConnection};
+use uuid::Uuid;
+
+use super::{
+    execute::Value,
+    record::{column, micros},
+    table::{Rows, Table, identities, owned},
+};
+use crate::{
+    StoredResponse,
+    store::{
+        Fenced, Lease, RecordId, StoreError, Token,
+        group::{Failure, Grouped, Ran},
+    },
+};
+
+#[derive(Debug)]
+pub(super) struct CompleteCall {
+    pub(super) id: RecordId,
+    pub(super) token: Token,
+    pub(super) response: StoredResponse,
+    pub(super) retention: Duration,
+}
+
+#[derive(Debug)]
+pub(super) struct RenewCall {
+    pub(super) id: RecordId,
+    pub(super) token: Token,
+    pub(super) lease: Lease,
+}
+
+/// The completions of one table.
+#[derive(Debug)]
+pub(super) struct Completions(pub(super) Table);
+
+/// The renewals of one table.
+#[derive(Debug)]
+pub(super) struct Renewals(pub(super) Table);
+
+impl Grouped for Completions {
+    type Call = CompleteCall;
+    type Answer = Fenced;
+    type Connection = PoolConnection<Postgres>;
+
+    fn id(call: &CompleteCall) -> &RecordId {
+        &call.id
+    }
+
+    fn bytes(call: &CompleteCall) -> usize {
+        call.response.as_encoded().len() + call.id.scope().as_str().len() + call.id.key().as_str().len()
+    }
+
+    async fn connect(&self) -> Result<Self::Connection, Failure> {
+        self.0.connect().await
+    }
+
+    async fn run(&self, connection: Self::Connection, calls: &[CompleteCall]) -> Ran<Self::Connection, Fenced> {
+        let (mut connection, groups) = self.0.group(connection, &self.0.statements.complete, calls, completion).await;
+        let mut results = Vec::with_capacity(calls.len());
+        for (call, applied) in calls.iter().zip(applied(groups)) {
+            results.push(match applied {
+                Ok(applied) if applied.contains(call.token.as_uuid()) => Ok(Fenced::Applied),
+                Ok(_) => match &mut connection {
+                    Some(connection) => self.0.already_completed(connection, &call.id, call.token).await,
+                    None => Err(StoreError::unavailable("the database did not answer in time")),
+                },
+                Err(error) => Err(error),
+            });
+        }
+        (connection, results)
+    }
+}
+
+impl Grouped for Renewals {
+    type Call = RenewCall;
+    type Answer = Fenced;
+    type Connection = PoolConnection<Postgres>;
+
+    fn id(call: &RenewCall) -> &RecordId {
+        &call.id
+    }
+
+    fn bytes(call: &RenewCall) -> usize {
+        call.id.scope().as_str().len() + call.id.key().as_str().len()
+    }
+
+    async fn connect(&self) -> Result<Self::Connection, Failure> {
+        self.0.connect().await
+    }
+
+    async fn run(&self, connection: Self::Connection, calls: &[RenewCall]) -> Ran<Self::Connection, Fenced> {
+        let (connection, groups) = self.0.group(connection, &self.0.statements.renew, calls, renewal).await;
+        let results = calls.iter().zip(applied(groups)).map(|(call, applied)| {
+            let applied = applied?.contains(call.token.as_uuid());
+            Ok(if applied { Fenced::Applied } else { Fenced::Lost })
+        });
+        let results = results.collect();
+        (connection, results)
+    }
+}
+
+impl Table {
+    /// Says what a completion means that found no record in flight.
+    pub(super) async fn already_completed(
+        &self,
+        connection: &mut sqlx::PgConnection,
+        id: &RecordId,
+        token: Token,
+    ) -> Result<Fenced, StoreError> {
+        let rows = self.fetch(connection, &self.statements.completed, &owned(id, token)).await;
+        let rows = rows.map_err(|error| self.failed(error))?;
+        Ok(if rows.is_empty() { Fenced::Lost } else { Fenced::Applied })
+    }
+}
+
+/// Returns for each member the tokens that its statement was applied to.
+fn applied(groups: Vec<Result<Rows, StoreError>>) -> impl Iterator<Item = Result<Arc<HashSet<Uuid>>, StoreError>> {
+    let mut last: Option<(Rows, Arc<HashSet<Uuid>>)> = None;
+    groups.into_iter().map(move |rows| {
+        let rows = rows?;
+        if let Some((same, tokens)) = &last
+            && Arc::ptr_eq(same, &rows)
+        {
+            return Ok(Arc::clone(tokens));
+        }
+        let tokens: HashSet<Uuid> = rows.iter().map(|row| column(row, 0)).collect::<Result<_, _>>()?;
+        let tokens = Arc::new(tokens);
+        last = Some((rows, Arc::clone(&tokens)));
+        Ok(tokens)
+    })
+}
+
+pub(super) fn completion(calls: &[CompleteCall]) -> Vec<Value<'_>> {
+    let [scopes, keys] = identities(calls.iter().map(|call| &call.id));
+    vec![
+        scopes,
+        keys,
+        Value::Uuids(calls.iter().map(|call| *call.token.as_uuid()).collect()),
+        Value::Integers(calls.iter().map(|call| Some(call.response.status().as_u16().into())).collect()),
+        Value::Blobs(calls.iter().map(|call| &call.response.as_encoded()[..]).collect()),
+        Value::Integers(calls.iter().map(|call| micros(call.retention)).collect()),
+        Value::Integers(vec![Some(i64::MAX)]),
+    ]
+}
+
+fn renewal(calls: &[RenewCall]) -> Vec<Value<'_>> {
+    let [scopes, keys] = identities(calls.iter().map(|call| &call.id));
+    vec![
+        scopes,
+        keys,
+        Value::Uuids(calls.iter().map(|call| *call.token.as_uuid()).collect()),
+        Value::Integers(calls.iter().map(|call| micros(call.lease.term)).collect()),
+        Value::Integers(
+            calls.iter().map(|call| micros(call.lease.term.saturating_add(call.lease.unsettled))).collect(),
+        ),
+        Value::Integers(calls.iter().map(|call| micros(call.lease.unsettled)).collect()),
+        Value::Integers(vec![Some(i64::MAX)]),
+    ]
+}
