@@ -1,6 +1,7 @@
 //! First requests: a new key each, so that each of them writes a record and completes it.
 
 use sqlx::PgPool;
+use tower_idempotency::PostgresStore;
 
 use crate::{
     Options, Outcome,
@@ -9,7 +10,6 @@ use crate::{
     measured::{Case, Measured, print},
     pgbench,
     serve::{ANSWER, Process, Setup, Variant},
-    store::PostgresStore,
     textbook,
 };
 

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tower_idempotency::{
-    Fingerprint, IdempotencyKey, Scope, Store,
+    Fingerprint, IdempotencyKey, PostgresStore, Scope, Store,
     store::{Claim, Lease, NewClaim, RecordId, Token},
 };
 use uuid::Uuid;
@@ -13,7 +13,6 @@ use crate::{
     cluster::Cluster,
     measured::{Case, Measured, print},
     rows,
-    store::PostgresStore,
 };
 
 const SMALL: u32 = 10_000;

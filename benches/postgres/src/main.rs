@@ -15,7 +15,6 @@ mod purge;
 mod replay;
 mod rows;
 mod serve;
-mod store;
 mod textbook;
 
 use std::{env, error::Error, process::exit, time::Duration};

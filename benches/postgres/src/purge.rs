@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
-use tower_idempotency::Store;
+use tower_idempotency::{PostgresStore, Store};
 
 use crate::{
     Options, Outcome,
@@ -12,7 +12,6 @@ use crate::{
     measured::{Case, Measured, median, print},
     rows,
     serve::{Process, Setup, Variant},
-    store::PostgresStore,
 };
 
 const DATABASE: &str = "purge";

@@ -1,5 +1,7 @@
 //! Replays beside the least that PostgreSQL can do for one: a select by primary key.
 
+use tower_idempotency::PostgresStore;
+
 use crate::{
     Options, Outcome,
     cluster::Cluster,
@@ -7,7 +9,6 @@ use crate::{
     measured::{Case, print},
     pgbench,
     serve::{ANSWER, Process, Setup, Variant},
-    store::PostgresStore,
 };
 
 const DATABASE: &str = "replay";

@@ -16,9 +16,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::post,
 };
-use tower_idempotency::IdempotencyLayer;
+use tower_idempotency::{IdempotencyLayer, PostgresStore};
 
-use crate::{Outcome, cluster, store::PostgresStore, textbook};
+use crate::{Outcome, cluster, textbook};
 
 /// A JSON document of 1 KiB.
 pub static ANSWER: LazyLock<Arc<str>> =
