@@ -14,7 +14,7 @@ use crate::{
 };
 
 const DATABASE: &str = "first";
-const POOLS: [u32; 4] = [8, 16, 32, 64];
+const POOLS: [u32; 5] = [4, 8, 16, 32, 64];
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Outcome<()> {
     let bench = Bench::prepare(cluster).await?;
