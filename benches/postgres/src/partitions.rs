@@ -195,5 +195,5 @@ impl Done {
 }
 
 async fn position(pool: &PgPool) -> Outcome<i64> {
-    Ok(sqlx::query_scalar("select pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::int8").fetch_one(pool).await?)
+    Ok(sqlx::query_scalar("select pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::int8").fetch_one(pool).await?)
 }
