@@ -9,7 +9,7 @@ use std::{
 use tokio::{
     sync::watch,
     task::JoinHandle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use crate::{
@@ -162,9 +162,8 @@ impl Purge {
             } else {
                 spread(self.every)
             };
-            tokio::select! {
-                _ = stopped.changed() => return,
-                () = sleep(pause) => {}
+            if timeout(pause, stopped.changed()).await.is_ok() {
+                return;
             }
         }
     }
