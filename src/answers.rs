@@ -123,6 +123,7 @@ mod tests {
             Rejection::StoreUnavailable { retry_after: 2 },
             Rejection::StoreFull { retry_after: 3 },
             Rejection::TooManyRuns { retry_after: 4 },
+            Rejection::NotCommitted { retry_after: 5 },
             Rejection::RecordDamaged,
         ]
     }

@@ -33,7 +33,8 @@ pub(crate) struct Config {
     pub(crate) request_limit: usize,
     pub(crate) response_limit: usize,
     pub(crate) response_time: Duration,
-    pub(crate) store_when: Option<StoreWhen>,
+    pub(crate) store_when: Option<ResponseIs>,
+    pub(crate) commit_when: Option<ResponseIs>,
     pub(crate) not_replayed: Vec<HeaderName>,
     pub(crate) outage: StoreOutage,
     pub(crate) store_timeout: Duration,
@@ -59,6 +60,7 @@ impl Default for Config {
             response_limit: 1024 * 1024,
             response_time: Duration::from_secs(30),
             store_when: None,
+            commit_when: None,
             not_replayed: vec![header::SET_COOKIE],
             outage: StoreOutage::Refuse,
             store_timeout: Duration::from_secs(5),
@@ -111,6 +113,14 @@ impl Config {
                     | StatusCode::TOO_MANY_REQUESTS
                     | StatusCode::SERVICE_UNAVAILABLE
             ),
+        }
+    }
+
+    /// Tells whether what the handler wrote in its transaction is to stand.
+    pub(crate) fn is_committed(&self, head: &response::Parts) -> bool {
+        match &self.commit_when {
+            Some(predicate) => (predicate.0)(head),
+            None => head.status.is_success() || head.status.is_redirection(),
         }
     }
 
@@ -262,11 +272,12 @@ impl fmt::Debug for ScopeFn {
     }
 }
 
+/// A predicate over the head of a response.
 #[derive(Clone)]
-pub(crate) struct StoreWhen(pub(crate) Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>);
+pub(crate) struct ResponseIs(pub(crate) Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>);
 
-impl fmt::Debug for StoreWhen {
+impl fmt::Debug for ResponseIs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("StoreWhen")
+        f.write_str("ResponseIs")
     }
 }

@@ -82,6 +82,11 @@ where
         }
 
         head.extensions.insert(Attempt::new(id.clone(), attempt, owned.token));
+        if !owned.begin(&mut head.extensions) {
+            let retry_after = shared.config.retry_after;
+            owned.give_up().await;
+            return Ok(refuse(&shared, &Rejection::StoreUnavailable { retry_after }, is_head));
+        }
         let response = match catch(|| inner.call(Request::from_parts(*head, Body::collected(body)))).await {
             Ok(Ok(response)) => response,
             Ok(Err(error)) => {

@@ -10,8 +10,9 @@ use tower_layer::Layer;
 use crate::{
     Fingerprinter, Idempotency, KeySyntax, Profile, Rejection, Scope, Store,
     answers::Customize,
-    config::{Config, OnAbandoned, ScopeFn, StoreOutage, StoreWhen},
+    config::{Config, OnAbandoned, ResponseIs, ScopeFn, StoreOutage},
     shared::Shared,
+    store::TransactionalStore,
 };
 
 mod operate;
@@ -71,7 +72,7 @@ impl<S: Store> IdempotencyLayer<S> {
     /// Guards with the default configuration and the given store.
     #[must_use]
     pub fn new(store: S) -> Self {
-        Self { shared: Arc::new(Shared::new(Arc::new(store))), store: PhantomData }
+        Self { shared: Arc::new(Shared::new(store)), store: PhantomData }
     }
 }
 
@@ -226,7 +227,7 @@ impl<S> IdempotencyLayer<S> {
     /// 307, 308, 425, 429 and 503. A response marked with [`NothingExecuted`](crate::NothingExecuted) is never stored.
     #[must_use]
     pub fn store_when(self, predicate: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.set(|config| config.store_when = Some(StoreWhen(Arc::new(predicate))))
+        self.set(|config| config.store_when = Some(ResponseIs(Arc::new(predicate))))
     }
 
     /// Replays `Set-Cookie` too. Default: `Set-Cookie` is neither stored nor replayed.
@@ -240,6 +241,49 @@ impl<S> IdempotencyLayer<S> {
     #[must_use]
     pub fn never_replay(self, name: HeaderName) -> Self {
         self.set(|config| config.not_replayed.push(name))
+    }
+}
+
+/// What commits together.
+impl<S: TransactionalStore> IdempotencyLayer<S> {
+    /// Commits what a handler writes into the store's database together with the completion of its key, or neither.
+    /// Default: the handler's writes are its own matter.
+    ///
+    /// The handler takes the transaction out of the extensions of its request; how, the documentation of the store says.
+    /// It is committed when the whole response is there, before the answer goes out, if the response is one that is
+    /// stored and that [`commit_when`](Self::commit_when) lets through. Otherwise (another response, an error, a panic,
+    /// a body that breaks off) it is rolled back, and the key ends as it does without a transaction.
+    ///
+    /// If the commit fails, nothing stands, and the client gets [`NotCommitted`](Rejection::NotCommitted) (503) instead of
+    /// the answer; a retry runs the handler as if this run had not been. So what a handler does beside the transaction,
+    /// such as a call of a payment gateway, needs a key of its own there. If it is not known whether the commit failed,
+    /// the store finds out, and a retry gets the answer or runs.
+    ///
+    /// A run without a record ([`StoreOutage::Proceed`]) finds no transaction.
+    ///
+    /// ```
+    /// # use tower_idempotency::{IdempotencyLayer, store::TransactionalStore};
+    /// # fn guard(store: impl TransactionalStore) {
+    /// let layer = IdempotencyLayer::new(store).transactional();
+    /// # let _ = layer;
+    /// # }
+    /// ```
+    #[must_use]
+    #[expect(clippy::missing_panics_doc, reason = "the type of the store is that of the layer")]
+    pub fn transactional(mut self) -> Self {
+        let shared = Arc::make_mut(&mut self.shared);
+        let store = Arc::clone(&shared.concrete).downcast::<S>().expect("a layer names the type of its store");
+        shared.transactions = Some(store);
+        self
+    }
+
+    /// Sets for which stored responses the transaction of the handler is committed; for the others it is rolled back, and
+    /// the response is stored all the same. Default: 2xx and 3xx.
+    ///
+    /// Without [`transactional`](Self::transactional) there is nothing to commit.
+    #[must_use]
+    pub fn commit_when(self, predicate: impl Fn(&response::Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|config| config.commit_when = Some(ResponseIs(Arc::new(predicate))))
     }
 }
 

@@ -30,7 +30,8 @@
 //!
 //! # What it does not do
 //!
-//! It does not make the handler's own effects atomic: if the process dies after a gateway charged and before the answer was
+//! It does not make the handler's own effects atomic, save for what a handler writes in the transaction of a store that has
+//! them ([`transactional`](IdempotencyLayer::transactional)): if the process dies after a gateway charged and before the answer was
 //! stored, the next attempt runs again, and [`Attempt::is_rerun`] tells it so if the store outlived the process. It does not
 //! retry for the client. It does not limit how many requests are open, and the number of runs only by
 //! [`max_runs`](IdempotencyLayer::max_runs).

@@ -1,9 +1,14 @@
 //! A claim that is ours: how a run ends, and what the client gets.
 
-use std::{convert::Infallible, future::Future, panic::resume_unwind, sync::Arc};
+use std::{
+    convert::Infallible,
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{Extensions, HeaderValue, Response, header, response};
 use http_body::Body as HttpBody;
 
 use crate::{
@@ -16,11 +21,21 @@ use crate::{
     replay::{REPLAYED, frame, unmark},
     settle::{self, Ended, Ending},
     shared::Shared,
-    store::{Claim, RecordId, Token},
+    store::{Claim, Committed, Record, RecordId, State, StoreError, StoreTransaction, Token},
 };
 
 /// The response of a guarded service.
 pub(crate) type Answer<B> = Response<Body<B>>;
+
+/// What became of the handler's transaction.
+enum Commit<R: HttpBody> {
+    /// It is committed, and the completion with it: the handler's answer goes out.
+    Done,
+    /// There was none, or it is rolled back: this completion is still to be written.
+    Nothing(StoredResponse),
+    /// It is not known to be committed: this answer goes out instead.
+    Refused(Answer<R>),
+}
 
 /// A claim that is ours, until one of the methods that end it was called.
 #[derive(Debug)]
@@ -29,6 +44,9 @@ pub(crate) struct Owned<'a> {
     id: &'a RecordId,
     pub(crate) token: Token,
     execution: Option<Execution>,
+    /// What the handler wrote, until it is committed or rolled back.
+    // Boxed twice, to be one word in the future of a layer without transactions; see `guard`.
+    transaction: Option<Box<Box<dyn StoreTransaction>>>,
     attempt: u32,
     fingerprint: Fingerprint,
     is_head: bool,
@@ -43,7 +61,8 @@ impl<'a> Owned<'a> {
         fingerprint: Fingerprint,
         is_head: bool,
     ) -> Self {
-        Self { shared, id, token: execution.token(), execution: Some(execution), attempt, fingerprint, is_head }
+        let token = execution.token();
+        Self { shared, id, token, execution: Some(execution), transaction: None, attempt, fingerprint, is_head }
     }
 
     /// Asks what became of the runs before. Returns an answer, or `None` if the handler is to run.
@@ -101,6 +120,15 @@ impl<'a> Owned<'a> {
                 self.abandon().await;
                 return Response::from_parts(head, body);
             };
+            let stored = match self.transaction {
+                // Boxed, since a layer without transactions does not need the room.
+                Some(_) => match Box::pin(self.commit(&head, stored)).await {
+                    Commit::Done => return Response::from_parts(head, body),
+                    Commit::Refused(answer) => return answer,
+                    Commit::Nothing(stored) => stored,
+                },
+                None => stored,
+            };
             let ending = Ending::Complete(stored);
             if settle::end(self.shared, self.id, &mut self.execution, ending).await == Ended::Lost
                 && let Some(answer) = Box::pin(self.superseding()).await
@@ -116,15 +144,26 @@ impl<'a> Owned<'a> {
         self.execution.as_mut().is_some_and(|execution| self.shared.take_turn(execution))
     }
 
-    /// Ends a claim under which nothing was executed.
-    pub(crate) async fn give_up(&mut self) {
+    /// Gives the handler the transaction of its run, if there are transactions; `false` if the store panicked.
+    pub(crate) fn begin(&mut self, extensions: &mut Extensions) -> bool {
+        let Some(store) = &self.shared.transactions else { return true };
+        // The store may fail in any way, and a panic here would block the key for its lease.
+        let prepared = catch_unwind(AssertUnwindSafe(|| store.prepare(self.id, self.token, extensions)));
+        self.transaction = prepared.ok().map(Box::new);
+        self.transaction.is_some()
+    }
+
+    /// Ends a claim under which nothing was executed, or nothing that stands.
+    pub(crate) async fn give_up(&mut self) -> Ended {
+        self.roll_back().await;
         // This run did nothing, but an earlier one may have: the next one has to know.
         let ending = if self.attempt > 1 { Ending::Abandon } else { Ending::Release };
-        settle::end(self.shared, self.id, &mut self.execution, ending).await;
+        settle::end(self.shared, self.id, &mut self.execution, ending).await
     }
 
     /// Ends the lease at once, so that the claim counts as abandoned.
     pub(crate) async fn abandon(&mut self) {
+        self.roll_back().await;
         settle::abandon(self.shared, self.id, self.token).await;
         self.execution = None;
     }
@@ -135,12 +174,81 @@ impl<'a> Owned<'a> {
         resume_unwind(panic);
     }
 
+    /// Commits the handler's transaction together with the completion, or rolls it back if the response is no success.
+    async fn commit<R>(&mut self, head: &response::Parts, mut stored: StoredResponse) -> Commit<R>
+    where
+        R: HttpBody<Data = Bytes>,
+    {
+        if !self.shared.config.is_committed(head) {
+            self.roll_back().await;
+            return Commit::Nothing(stored);
+        }
+        let (shared, retention) = (self.shared, self.shared.config.retention);
+        let Some(mut transaction) = self.transaction.take() else { return Commit::Nothing(stored) };
+        let mut committed = shared.bounded(transaction.commit(&stored, retention)).await;
+        if committed.as_ref().is_err_and(StoreError::is_rejected) {
+            stored = StoredResponse::not_replayable(stored.status());
+            committed = shared.bounded(transaction.commit(&stored, retention)).await;
+        }
+        // Before anything else is written: it may hold the record locked.
+        drop(transaction);
+        let record = match committed {
+            Ok(Committed::Untouched) => return Commit::Nothing(stored),
+            Ok(Committed::Applied) => {
+                self.execution = None;
+                return Commit::Done;
+            }
+            Ok(Committed::Lost) => {
+                self.execution = None;
+                self.look_up().await
+            }
+            // The ending is fenced, so that it tells whether the commit has happened: if it is applied, never.
+            Err(_) => match self.give_up().await {
+                Ended::Durable | Ended::Retrying => None,
+                Ended::Lost => match self.look_up().await {
+                    Some(Record { token, state: State::Completed(_), .. }) if token == self.token => {
+                        return Commit::Done;
+                    }
+                    record => record,
+                },
+            },
+        };
+        // The handler's answer says that something was done, and must not go out.
+        let superseding = record.and_then(|record| self.answer_of(record));
+        Commit::Refused(superseding.unwrap_or_else(|| {
+            let retry_after = shared.config.retry_after;
+            refuse(shared, &Rejection::NotCommitted { retry_after }, self.is_head)
+        }))
+    }
+
+    /// Undoes what the handler wrote in its transaction, if it has one that is open.
+    async fn roll_back(&mut self) {
+        if let Some(mut transaction) = self.transaction.take() {
+            let rolled_back = Box::pin(async move {
+                transaction.rollback().await;
+                Ok(())
+            });
+            // One that is not done in time is dropped, which rolls back too.
+            let _ = Box::pin(self.shared.bounded(rolled_back)).await;
+        }
+    }
+
     /// Returns the answer of the run that took the record over, if there is one: one key has one answer.
     async fn superseding<R>(&self) -> Option<Answer<R>>
     where
         R: HttpBody<Data = Bytes>,
     {
-        let record = self.shared.bounded(self.shared.store.lookup(self.id)).await.ok()??;
+        self.look_up().await.and_then(|record| self.answer_of(record))
+    }
+
+    async fn look_up(&self) -> Option<Record> {
+        self.shared.bounded(self.shared.store.lookup(self.id)).await.ok()?
+    }
+
+    fn answer_of<R>(&self, record: Record) -> Option<Answer<R>>
+    where
+        R: HttpBody<Data = Bytes>,
+    {
         match decide(Claim::Existing(record), self.token, self.fingerprint, &self.shared.config) {
             Decision::Replay(stored) => Some(replay(&stored, self.is_head)),
             Decision::Refuse(Rejection::Mismatch) | Decision::Run { .. } => None,

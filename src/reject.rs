@@ -6,7 +6,8 @@ use http::StatusCode;
 
 use crate::key::KeyError;
 
-/// A reason why the layer answers by itself and does not run the handler.
+/// A reason why the layer answers by itself: it did not run the handler, or (only [`NotCommitted`](Self::NotCommitted))
+/// what the handler did is not known to stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Rejection {
@@ -52,6 +53,12 @@ pub enum Rejection {
         /// After how many whole seconds a retry makes sense.
         retry_after: u64,
     },
+    /// The handler ran, and its transaction is not known to be committed: a retry finds out, and runs again only if it was
+    /// not. Only with [`transactional`](crate::IdempotencyLayer::transactional). 503.
+    NotCommitted {
+        /// After how many whole seconds a retry makes sense.
+        retry_after: u64,
+    },
     /// The record of this key cannot be read, and nothing was run. 500.
     RecordDamaged,
 }
@@ -73,6 +80,7 @@ impl Rejection {
             Self::StoreUnavailable { .. } => "store-unavailable",
             Self::StoreFull { .. } => "store-full",
             Self::TooManyRuns { .. } => "too-many-runs",
+            Self::NotCommitted { .. } => "not-committed",
             Self::RecordDamaged => "record-damaged",
         }
     }
@@ -85,9 +93,10 @@ impl Rejection {
             Self::UnknownCaller => StatusCode::UNAUTHORIZED,
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::InFlight { .. } | Self::NotReplayable { .. } | Self::OutcomeUnknown => StatusCode::CONFLICT,
-            Self::StoreUnavailable { .. } | Self::StoreFull { .. } | Self::TooManyRuns { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::StoreUnavailable { .. }
+            | Self::StoreFull { .. }
+            | Self::TooManyRuns { .. }
+            | Self::NotCommitted { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::RecordDamaged => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
@@ -99,7 +108,8 @@ impl Rejection {
             Self::InFlight { retry_after }
             | Self::StoreUnavailable { retry_after }
             | Self::TooManyRuns { retry_after }
-            | Self::StoreFull { retry_after } => Some(*retry_after),
+            | Self::StoreFull { retry_after }
+            | Self::NotCommitted { retry_after } => Some(*retry_after),
             _ => None,
         }
     }
@@ -120,6 +130,7 @@ impl Rejection {
             Self::StoreUnavailable { .. } => "Idempotency keys cannot be checked right now",
             Self::StoreFull { .. } => "No more idempotency keys can be kept right now",
             Self::TooManyRuns { .. } => "Too many requests are being executed right now",
+            Self::NotCommitted { .. } => "The commit of the request was not confirmed",
             Self::RecordDamaged => "The record of this idempotency key cannot be read",
         }
     }
@@ -152,6 +163,10 @@ impl Rejection {
             }
             Self::StoreUnavailable { .. } | Self::StoreFull { .. } | Self::TooManyRuns { .. } => {
                 "Nothing was executed. Retry later with the same key."
+            }
+            // True as well where the commit may have happened: the store did not say.
+            Self::NotCommitted { .. } => {
+                "Retry with the same key: the request is executed again only if nothing of it was committed."
             }
             Self::RecordDamaged => "The request may have been executed before, so that it was not executed now.",
         })

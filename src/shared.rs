@@ -1,6 +1,7 @@
 //! What all services of one layer share: the store, the configuration, the executions.
 
 use std::{
+    any::Any,
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
@@ -18,7 +19,7 @@ use crate::{
     config::Config,
     executions::{Execution, Executions},
     kick::Kicker,
-    store::StoreError,
+    store::{StoreError, TransactionalStore},
 };
 
 /// How many answers may wait in full for a store that failed after the handler ran, and how many failed claims may be
@@ -28,6 +29,10 @@ pub(crate) const BACKLOG: usize = 1024;
 #[derive(Debug, Clone)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
+    /// The same store, as what it is.
+    pub(crate) concrete: Arc<dyn Any + Send + Sync>,
+    /// The same store, if the handler's writes are to commit together with the completion.
+    pub(crate) transactions: Option<Arc<dyn TransactionalStore>>,
     pub(crate) config: Config,
     pub(crate) executions: Arc<Executions>,
     pub(crate) backlog: Arc<Semaphore>,
@@ -36,10 +41,13 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(store: Arc<dyn Store>) -> Self {
+    pub(crate) fn new<S: Store>(store: S) -> Self {
         let room = || Arc::new(Semaphore::new(BACKLOG));
+        let store = Arc::new(store);
         Self {
-            store,
+            store: Arc::clone(&store) as _,
+            concrete: store,
+            transactions: None,
             config: Config::default(),
             executions: Arc::default(),
             backlog: room(),

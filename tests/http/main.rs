@@ -35,4 +35,5 @@ mod settling;
 mod streams;
 mod tenants;
 mod trailers;
+mod transactional;
 mod wait;

@@ -1,9 +1,11 @@
 //! A server on a free port, clients that talk to it, and handlers that count their runs.
 
 mod charges;
+mod ledger;
 mod watched;
 
 pub(crate) use charges::{Charges, Visits, pay, record};
+pub(crate) use ledger::{Ledger, Pen, Trouble};
 pub(crate) use watched::{Call, Gate, Watched};
 
 use std::{
