@@ -6,21 +6,31 @@
 //!
 //! It prints its address and `curl` lines to try; `cargo run --example payments -- --help` lists the options. The
 //! guard is the few lines of [`idempotency`] and the one `route_layer` in [`router`].
+//!
+//! ```sh
+//! cargo run --example payments --features postgres -- --store postgres://localhost/payments
+//! ```
+//!
+//! keeps the keys and the charges in one database, for any number of instances. Each charge commits together with the
+//! answer of its key, so that not even a crash makes two: see [`charges::create`].
 
+mod charge;
 mod charges;
 mod guide;
+mod ledger;
 mod object;
 mod options;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod problem;
 mod shutdown;
-mod store;
+mod store_url;
 
 use std::{
     fmt::Display,
     io::{self, Write},
     net::SocketAddr,
     process::ExitCode,
-    sync::Arc,
     time::Duration,
 };
 
@@ -32,9 +42,11 @@ use axum::{
 };
 use clap::Parser;
 use tokio::{net::TcpListener, sync::oneshot, time::Instant};
-use tower_idempotency::{IdempotencyLayer, Store};
+use tower_idempotency::{IdempotencyLayer, MemoryStore, Store};
 
-use crate::{charges::Charges, options::Options, problem::Problem, shutdown::Signals};
+use crate::{
+    charges::Charges, ledger::MemoryLedger, options::Options, problem::Problem, shutdown::Signals, store_url::StoreUrl,
+};
 
 /// The longest request body in bytes, with or without a key.
 const BODY_LIMIT: usize = 16 * 1024;
@@ -45,7 +57,7 @@ const GRACE: Duration = Duration::from_secs(10);
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    match serve(&options).await {
+    match run(&options).await {
         Ok(0) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
         Err(problem) => {
@@ -55,17 +67,55 @@ async fn main() -> ExitCode {
     }
 }
 
+/// Runs on the store that the options name.
+async fn run(options: &Options) -> Result<usize, String> {
+    match StoreUrl::parse(&options.store)? {
+        StoreUrl::Memory => {
+            let layer = idempotency(options, MemoryStore::new());
+            serve(options, layer, Charges::new(MemoryLedger::default(), options.delay_ms)).await
+        }
+        StoreUrl::Postgres(url) => run_on_postgres(options, url).await,
+    }
+}
+
+#[cfg(feature = "postgres")]
+async fn run_on_postgres(options: &Options, url: &str) -> Result<usize, String> {
+    use tower_idempotency::{PostgresStore, Purge};
+
+    let pool = postgres::connect(url, options.pool).await?;
+    let store = PostgresStore::new(pool.clone());
+    store.migrate().await.map_err(|error| format!("cannot make the table of the keys: {error}"))?;
+    let ledger = ledger::PostgresLedger::open(pool.clone())
+        .await
+        .map_err(|error| format!("cannot make the table of the charges: {error}"))?;
+
+    let mut layer = idempotency(options, store.clone());
+    if !options.plain {
+        layer = layer.transactional();
+    }
+    let purge = Purge::new(store).spawn();
+    let left = serve(options, layer, Charges::new(ledger, options.delay_ms)).await;
+    purge.stop().await;
+    pool.close().await;
+    left
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn run_on_postgres(_: &Options, _: &str) -> Result<usize, String> {
+    Err("this build cannot use PostgreSQL; add `--features postgres`: \
+         cargo run --example payments --features postgres -- --store postgres://…"
+        .to_owned())
+}
+
 /// Serves until a signal comes, and returns how many requests were cut off. Fails if it cannot start.
-async fn serve(options: &Options) -> Result<usize, String> {
-    let store = store::open(&options.store).await?;
-    let layer = idempotency(options, store);
+async fn serve<S: Store>(options: &Options, layer: IdempotencyLayer<S>, charges: Charges) -> Result<usize, String> {
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen for signals: {error}"))?;
     let (listener, address) = listen(&options.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}{}", options.listen, advice(&error)))?;
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let app = router(Charges::new(options.delay_ms), layer.clone());
+    let app = router(charges, layer.clone());
     let server = axum::serve(listener, app).with_graceful_shutdown(async {
         // An error only means that the sender is gone, which is as good a reason to stop.
         let _ = stopped.await;
@@ -103,8 +153,8 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Sets the guard up. The store is a trait object only because it is picked at run time; `MemoryStore::new()` fits as well.
-fn idempotency(options: &Options, store: Arc<dyn Store>) -> IdempotencyLayer<Arc<dyn Store>> {
+/// Sets the guard up.
+fn idempotency<S: Store>(options: &Options, store: S) -> IdempotencyLayer<S> {
     let mut layer = IdempotencyLayer::new(store).profile(options.profile).request_limit(BODY_LIMIT);
     if options.require_key {
         layer = layer.require_key();
@@ -120,7 +170,7 @@ fn idempotency(options: &Options, store: Arc<dyn Store>) -> IdempotencyLayer<Arc
 
 /// Guards every POST and PATCH of the routes. A real service has its authentication outside of the guard, and sets
 /// [`IdempotencyLayer::scope`] to the account that it found.
-fn router(charges: Charges, layer: IdempotencyLayer<Arc<dyn Store>>) -> Router {
+fn router<S: Store>(charges: Charges, layer: IdempotencyLayer<S>) -> Router {
     Router::new()
         .route("/v1/charges", post(charges::create).get(charges::list))
         .route("/v1/charges/{id}", get(charges::find))

@@ -13,9 +13,19 @@ pub(crate) struct Options {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:3000")]
     pub(crate) listen: String,
 
-    /// Where idempotency keys are kept: `memory:`.
+    /// Where idempotency keys and charges are kept: `memory:`, or `postgres://USER:PASSWORD@HOST:PORT/DATABASE` (built
+    /// with `--features postgres`).
     #[arg(long, value_name = "URL", default_value = "memory:")]
     pub(crate) store: String,
+
+    /// How many connections to PostgreSQL are open at most (1 to 1000).
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) pool: u32,
+
+    /// With PostgreSQL: write a charge in a statement of its own, not in one transaction with the answer of its key. A
+    /// crash between the two is then a second charge.
+    #[arg(long)]
+    pub(crate) plain: bool,
 
     /// Which dialect the answers about keys follow: `default`, `ietf` (keys in double quotes, 422 for a key sent with
     /// other content) or `stripe` (Stripe's error object in each answer).

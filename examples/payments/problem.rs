@@ -9,18 +9,25 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
-use tower_idempotency::NothingExecuted;
+use tower_idempotency::{CutShort, NothingExecuted};
 
-/// Says what is wrong with a request that was not carried out.
+/// Says what is wrong with a request that was not carried out, or that was cut short.
 #[derive(Debug)]
 pub(crate) struct Problem {
     status: StatusCode,
     detail: String,
+    was_cut_short: bool,
 }
 
 impl Problem {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into() }
+        Self { status, detail: detail.into(), was_cut_short: false }
+    }
+
+    /// Only a ledger that is elsewhere can leave its callers in the dark.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn cut_short(detail: impl Into<String>) -> Self {
+        Self { was_cut_short: true, ..Self::new(StatusCode::INTERNAL_SERVER_ERROR, detail) }
     }
 }
 
@@ -55,8 +62,16 @@ impl IntoResponse for Problem {
         .into_response();
         *response.status_mut() = self.status;
         response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        // Nothing was charged, so the key stays free: the client may correct the request and send it with the same key.
-        response.extensions_mut().insert(NothingExecuted);
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.was_cut_short {
+            // The next attempt is told.
+            response.extensions_mut().insert(CutShort);
+        } else {
+            // Nothing was charged, so the key stays free: the client may correct the request and send it with the same key.
+            response.extensions_mut().insert(NothingExecuted);
+        }
         response
     }
 }
