@@ -168,9 +168,15 @@ fn the_log_names_the_attempt_and_never_the_key() {
 fn what_cannot_be_started_is_told_and_ends_with_code_2() {
     let example = Example::start(&[]);
     let taken = example.address.as_str();
-    let cases: [(&[&str], &str); 17] = [
+    let unusable = if cfg!(feature = "postgres") { "cannot reach PostgreSQL" } else { "add `--features postgres`" };
+    let cases: [(&[&str], &str); 22] = [
         (&["--store", "carrier-pigeon://u:secret@host/db"], "carrier-pigeon"),
+        (&["--store", "carrier-pigeon:"], "supported: memory: and postgres:"),
         (&["--store", "nonsense"], "memory:"),
+        (&["--store", "postgres:"], "createdb payments"),
+        (&["--store", "PostgreSQL://"], "postgres://USER:PASSWORD@localhost:5432/payments"),
+        (&["--store", "postgres://u:secret@127.0.0.1:0/shop"], unusable),
+        (&["--pool", "0"], "--pool"),
         (&["--store", "memory:x"], "`--store memory:`"),
         (&["--store", "memory://secret"], "`--store memory:`"),
         (&["--store", "memory"], "`--store memory:`"),
@@ -207,7 +213,7 @@ fn help_names_every_option() {
     let output = run(&["--help"]);
     assert!(output.status.success());
     let help = String::from_utf8_lossy(&output.stdout);
-    for option in ["listen", "store", "profile", "require-key", "delay-ms", "lease-ms", "wait-ms"] {
+    for option in ["listen", "store", "pool", "plain", "profile", "require-key", "delay-ms", "lease-ms", "wait-ms"] {
         assert!(help.contains(&format!("--{option}")), "{option} is not in {help}");
     }
 }
