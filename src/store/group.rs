@@ -170,11 +170,10 @@ impl<G: Grouped> Shared<G> {
         queue.waiting = later;
         queue.running = !group.is_empty();
         drop(queue);
-        let order = |waiting: &Waiting<G>| {
-            let id = G::id(&waiting.call);
-            (id.scope().clone(), id.key().clone())
-        };
-        group.sort_by_cached_key(order);
+        group.sort_unstable_by(|one, other| {
+            let (one, other) = (G::id(&one.call), G::id(&other.call));
+            (one.scope(), one.key()).cmp(&(other.scope(), other.key()))
+        });
         group
     }
 }

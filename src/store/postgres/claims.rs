@@ -1,12 +1,12 @@
 //! Claims in groups.
 
-use sqlx::{Postgres, pool::PoolConnection};
+use sqlx::{Postgres, pool::PoolConnection, postgres::PgRow};
 use uuid::Uuid;
 
 use super::{
     execute::Value,
     record::{Found, column, micros, read},
-    table::{TRIES, Table, identities},
+    table::{NOT_IN_TIME, TRIES, Table, identities},
 };
 use crate::store::{
     Claim, NewClaim, RecordId, StoreError,
@@ -41,32 +41,29 @@ impl Grouped for Claims {
     }
 
     async fn run(&self, connection: Self::Connection, calls: &[ClaimCall]) -> Ran<Self::Connection, Claim> {
-        let (mut connection, groups) = self.0.group(connection, &self.0.statements.claim, calls, values).await;
+        let (mut connection, rows) = self.0.group(connection, &self.0.statements.claim, calls, values).await;
         let mut results = Vec::with_capacity(calls.len());
-        for (at, (call, rows)) in calls.iter().zip(groups).enumerate() {
-            results.push(match rows {
-                Ok(rows) => {
-                    // Found by its number, since a join returns rows in any order. A statement that was sent for this
-                    // member alone has one row.
-                    let number = if rows.len() == 1 { 1 } else { at as i64 + 1 };
-                    let row = rows.iter().find(|row| column::<i64>(row, 0).is_ok_and(|ord| ord == number));
-                    let seen = row.map_or_else(
-                        || Err(StoreError::unavailable("a claim has no row")),
-                        |row| Ok((column::<i64>(row, 0)?, column::<bool>(row, 1)?, read(row, 2))),
-                    );
-                    match seen {
-                        Ok((_, true, _)) => Ok(Claim::Acquired { attempt: 1 }),
-                        Ok((_, false, Ok(Some(Found::Live(record))))) => Ok(Claim::Existing(record)),
-                        Ok((_, false, Err(error))) | Err(error) => Err(error),
-                        // It came or went at this moment, or its time is over.
-                        Ok((_, false, Ok(Some(Found::Expired) | None))) => self.stubborn(&mut connection, call).await,
-                    }
-                }
+        for (call, row) in calls.iter().zip(rows) {
+            results.push(match row.and_then(outcome) {
+                Ok(Some(outcome)) => Ok(outcome),
+                Ok(None) => self.stubborn(&mut connection, call).await,
                 Err(error) => Err(error),
             });
         }
         (connection, results)
     }
+}
+
+/// Reads what became of a claim; `None` if its record came or went at this moment, or its time is over.
+fn outcome(row: Option<PgRow>) -> Result<Option<Claim>, StoreError> {
+    let row = row.ok_or_else(|| StoreError::unavailable("a claim has no row"))?;
+    if column::<bool>(&row, 1)? {
+        return Ok(Some(Claim::Acquired { attempt: 1 }));
+    }
+    Ok(match read(&row, 2)? {
+        Some(Found::Live(record)) => Some(Claim::Existing(record)),
+        Some(Found::Expired) | None => None,
+    })
 }
 
 impl Claims {
@@ -78,7 +75,7 @@ impl Claims {
     ) -> Result<Claim, StoreError> {
         match connection {
             Some(connection) => self.0.take_over(connection, &call.id, &call.claim).await,
-            None => Err(StoreError::unavailable("the database did not answer in time")),
+            None => Err(StoreError::unavailable(NOT_IN_TIME)),
         }
     }
 }

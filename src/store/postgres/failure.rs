@@ -61,7 +61,7 @@ pub(super) fn store_error(table: &str, error: Error) -> StoreError {
 /// Makes of an error a cause that several calls can share.
 pub(super) fn shared(table: &str, error: Error) -> Failure {
     match code(&error).as_deref() {
-        Some("42P01" | "3F000") => Failure::new(Missing { table: table.to_owned(), source: error }),
+        Some("42P01" | "3F000") => Failure::new(Missing { table: table.to_owned(), source: Some(error) }),
         _ => Failure::new(error),
     }
 }
@@ -73,9 +73,10 @@ fn code(error: &Error) -> Option<String> {
 
 /// The table is not there.
 #[derive(Debug)]
-struct Missing {
-    table: String,
-    source: Error,
+pub(super) struct Missing {
+    pub(super) table: String,
+    /// What the server said, if it was asked by a statement that needs the table.
+    pub(super) source: Option<Error>,
 }
 
 impl fmt::Display for Missing {
@@ -90,6 +91,6 @@ impl fmt::Display for Missing {
 
 impl StdError for Missing {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.source)
+        self.source.as_ref().map(|source| source as _)
     }
 }

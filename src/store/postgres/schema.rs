@@ -5,9 +5,8 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
 
 use super::{
-    failure::{shared, store_error},
+    failure::{Missing, shared, store_error},
     identifier::Identifier,
-    statements::qualified,
 };
 use crate::store::StoreError;
 
@@ -41,7 +40,10 @@ impl Schema {
 
     /// Returns the name of the table as it stands in statements.
     pub(super) fn name(&self) -> String {
-        qualified(self.schema.as_ref(), &self.table)
+        match &self.schema {
+            Some(schema) => format!("\"{}\".\"{}\"", schema.as_str(), self.table.as_str()),
+            None => format!("\"{}\"", self.table.as_str()),
+        }
     }
 
     /// Returns the statements that make the table; each can be repeated.
@@ -103,9 +105,7 @@ comment on table {name} is '{MARK}{FORMAT}';
         let row = sqlx::raw_sql(AssertSqlSafe(self.comment())).fetch_optional(pool).await;
         match row.map_err(|error| StoreError::unavailable(shared(&name, error)))? {
             Some(row) => self.judge(row.try_get(0).map_err(StoreError::unavailable)?),
-            None => Err(StoreError::unavailable(format!(
-                "the table {name} is missing: run `PostgresStore::migrate`, or the statements that `PostgresStore::ddl` returns"
-            ))),
+            None => Err(StoreError::unavailable(Missing { table: name, source: None })),
         }
     }
 

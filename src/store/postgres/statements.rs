@@ -1,11 +1,10 @@
 //! The statements, each with the invariant that it keeps.
 //!
-//! Every parameter is an array, so that a group of one and a group of many are the same statement. Durations are
+//! Every parameter is an array, so that a group of one and a group of many are the same statement. Rows come in any order,
+//! so that the first column of a group's row is the number of its member, from 1. Durations are
 //! microseconds; null means "for ever". `clock_timestamp()` and not `now()`, which stands still in a transaction.
 
 use std::sync::Arc;
-
-use super::identifier::Identifier;
 
 /// Claims each record that is absent, and reads each that is not. Of concurrent claims the primary key lets one through.
 ///
@@ -19,14 +18,14 @@ with inserted as (
     from {patience}, unnest($1::text[], $2::text[], $3::uuid[], $4::bytea[], $5::int8[], $6::int8[], $7::int8[])
         as m(scope, key, token, hash, term, life, purge)
     on conflict (scope, idempotency_key) do nothing
-    returning token
+    returning scope, idempotency_key
 )
-select m.ord, i.token is not null, {record}
-from unnest($1::text[], $2::text[], $3::uuid[]) with ordinality as m(scope, key, token, ord)
-left join inserted i on i.token = m.token
+select m.ord, i.scope is not null, {record}
+from unnest($1::text[], $2::text[]) with ordinality as m(scope, key, ord)
+left join inserted i on i.scope = m.scope and i.idempotency_key = m.key
 left join lateral (
     select t.* from {table} t
-    where t.scope = m.scope and t.idempotency_key = m.key and i.token is null
+    where t.scope = m.scope and t.idempotency_key = m.key and i.scope is null
     offset 0
 ) t on true";
 
@@ -68,12 +67,12 @@ update {table} t set
     purge_at = least(t.purge_at, {m.purge})
 from (
     select m.* from {patience}, unnest($1::text[], $2::text[], $3::uuid[], $4::int8[], $5::int8[], $6::int8[])
-        as m(scope, key, token, term, life, purge)
+        with ordinality as m(scope, key, token, term, life, purge, ord)
     limit ($7::int8[])[1]
 ) m
 where t.scope = m.scope and t.idempotency_key = m.key and t.token = m.token
     and t.status = 'STARTED' and t.expires_at > clock_timestamp()
-returning t.token";
+returning m.ord";
 
 /// Completes each record that is still under its token and not completed.
 ///
@@ -88,12 +87,12 @@ update {table} t set
 from (
     select m.*, {m.retention} as expires
     from {patience}, unnest($1::text[], $2::text[], $3::uuid[], $4::int8[], $5::bytea[], $6::int8[])
-        as m(scope, key, token, answered, body, retention)
+        with ordinality as m(scope, key, token, answered, body, retention, ord)
     limit ($7::int8[])[1]
 ) m
 where t.scope = m.scope and t.idempotency_key = m.key and t.token = m.token
     and t.status = 'STARTED' and t.expires_at > clock_timestamp()
-returning t.token";
+returning m.ord";
 
 /// Tells whether a record is already completed under its token.
 const COMPLETED: &str = r"
@@ -178,13 +177,5 @@ impl Statements {
             lookup: fill(LOOKUP),
             purge: fill(PURGE),
         }
-    }
-}
-
-/// Returns the name of a table with its schema, in quotes.
-pub(super) fn qualified(schema: Option<&Identifier>, table: &Identifier) -> String {
-    match schema {
-        Some(schema) => format!("\"{}\".\"{}\"", schema.as_str(), table.as_str()),
-        None => format!("\"{}\"", table.as_str()),
     }
 }

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     execute::{Protocol, Value, fetch},
     failure::{Remedy, shared, store_error},
-    record::kept_scope,
+    record::{column, kept_scope},
     schema::{Checked, Schema},
     statements::Statements,
 };
@@ -23,8 +23,8 @@ pub(super) const TRIES: u32 = 5;
 /// The pause before the second try; each further one is as much longer.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// The rows of a statement, which the members of a group share.
-pub(super) type Rows = Arc<Vec<PgRow>>;
+/// Why a call fails whose statement took too long, or whose connection was given up for one before it.
+pub(super) const NOT_IN_TIME: &str = "the database did not answer in time";
 
 #[derive(Debug, Clone)]
 pub(super) struct Table {
@@ -77,20 +77,17 @@ impl Table {
 
     /// Sends a statement for a group. If it fails because of one member, each is sent alone.
     ///
-    /// Returns for each member the rows of its statement, which it shares with the others, or its failure.
+    /// Returns for each member its row, if it has one, or its failure. The first column of a row is its member's number.
     pub(super) async fn group<'a, C>(
         &self,
         connection: PoolConnection<Postgres>,
         statement: &Arc<str>,
         calls: &'a [C],
         values: impl Fn(&'a [C]) -> Vec<Value<'a>>,
-    ) -> Ran<PoolConnection<Postgres>, Rows> {
+    ) -> Ran<PoolConnection<Postgres>, Option<PgRow>> {
         let mut session = Session { connection: Some(connection) };
         let failure = match self.in_time(&mut session, statement, &values(calls)).await {
-            Ok(rows) => {
-                let rows = Arc::new(rows);
-                return (session.connection, calls.iter().map(|_| Ok(Arc::clone(&rows))).collect());
-            }
+            Ok(rows) => return (session.connection, by_number(calls.len(), rows)),
             Err(failure) => failure,
         };
         let alone = calls.len() > 1 && matches!(&failure, Late::Failed(error) if Remedy::of(error) == Remedy::Alone);
@@ -99,18 +96,17 @@ impl Table {
             let results = match failure {
                 Late::Failed(error) if is_one => vec![Err(self.failed(error))],
                 Late::Failed(error) => self.all(calls.len(), &shared(&self.schema.name(), error)),
-                Late::TimeIsUp => self.all(calls.len(), &Failure::new("the database did not answer in time")),
+                Late::TimeIsUp => self.all(calls.len(), &Failure::new(NOT_IN_TIME)),
             };
             return (session.connection, results);
         }
         let mut results = Vec::with_capacity(calls.len());
         for call in calls {
-            let rows = self.in_time(&mut session, statement, &values(std::slice::from_ref(call))).await;
-            results.push(match rows {
-                Ok(rows) => Ok(Arc::new(rows)),
-                Err(Late::Failed(error)) => Err(self.failed(error)),
-                Err(Late::TimeIsUp) => Err(StoreError::unavailable("the database did not answer in time")),
-            });
+            match self.in_time(&mut session, statement, &values(std::slice::from_ref(call))).await {
+                Ok(rows) => results.append(&mut by_number(1, rows)),
+                Err(Late::Failed(error)) => results.push(Err(self.failed(error))),
+                Err(Late::TimeIsUp) => results.push(Err(StoreError::unavailable(NOT_IN_TIME))),
+            }
         }
         (session.connection, results)
     }
@@ -141,6 +137,18 @@ impl Table {
             }
         }
     }
+}
+
+/// Gives each member of a group the row with its number.
+fn by_number(members: usize, rows: Vec<PgRow>) -> Vec<Result<Option<PgRow>, StoreError>> {
+    let mut own: Vec<_> = (0..members).map(|_| Ok(None)).collect();
+    for row in rows {
+        let number = column::<i64>(&row, 0).ok().and_then(|number| usize::try_from(number).ok()?.checked_sub(1));
+        if let Some(place) = number.and_then(|number| own.get_mut(number)) {
+            *place = Ok(Some(row));
+        }
+    }
+    own
 }
 
 enum Late {

@@ -81,6 +81,7 @@ impl Isolation {
 /// connection before [`begin`](Self::begin).
 ///
 /// ```
+/// # #[cfg(feature = "axum")] {
 /// use axum::http::StatusCode;
 /// use tower_idempotency::{PostgresTransaction, TransactionError};
 ///
@@ -90,6 +91,7 @@ impl Isolation {
 ///     Ok((StatusCode::CREATED, body))
 /// }
 /// # let _: axum::Router = axum::Router::new().route("/", axum::routing::post(create_charge));
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct PostgresTransaction {

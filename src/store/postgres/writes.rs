@@ -1,14 +1,13 @@
 //! Completions and renewals in groups.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::time::Duration;
 
-use sqlx::{Postgres, pool::PoolConnection};
-use uuid::Uuid;
+use sqlx::{Postgres, pool::PoolConnection, postgres::PgRow};
 
 use super::{
     execute::Value,
-    record::{column, micros},
-    table::{Rows, Table, identities, owned},
+    record::micros,
+    table::{NOT_IN_TIME, Table, identities, owned},
 };
 use crate::{
     StoredResponse,
@@ -59,16 +58,14 @@ impl Grouped for Completions {
     }
 
     async fn run(&self, connection: Self::Connection, calls: &[CompleteCall]) -> Ran<Self::Connection, Fenced> {
-        let (mut connection, groups) = self.0.group(connection, &self.0.statements.complete, calls, completion).await;
+        let (mut connection, rows) = self.0.group(connection, &self.0.statements.complete, calls, completion).await;
         let mut results = Vec::with_capacity(calls.len());
-        for (call, applied) in calls.iter().zip(applied(groups)) {
-            results.push(match applied {
-                Ok(applied) if applied.contains(call.token.as_uuid()) => Ok(Fenced::Applied),
-                Ok(_) => match &mut connection {
-                    Some(connection) => self.0.already_completed(connection, &call.id, call.token).await,
-                    None => Err(StoreError::unavailable("the database did not answer in time")),
-                },
-                Err(error) => Err(error),
+        for (call, row) in calls.iter().zip(rows) {
+            results.push(match (row, &mut connection) {
+                (Ok(Some(_)), _) => Ok(Fenced::Applied),
+                (Ok(None), Some(connection)) => self.0.already_completed(connection, &call.id, call.token).await,
+                (Ok(None), None) => Err(StoreError::unavailable(NOT_IN_TIME)),
+                (Err(error), _) => Err(error),
             });
         }
         (connection, results)
@@ -93,13 +90,9 @@ impl Grouped for Renewals {
     }
 
     async fn run(&self, connection: Self::Connection, calls: &[RenewCall]) -> Ran<Self::Connection, Fenced> {
-        let (connection, groups) = self.0.group(connection, &self.0.statements.renew, calls, renewal).await;
-        let results = calls.iter().zip(applied(groups)).map(|(call, applied)| {
-            let applied = applied?.contains(call.token.as_uuid());
-            Ok(if applied { Fenced::Applied } else { Fenced::Lost })
-        });
-        let results = results.collect();
-        (connection, results)
+        let (connection, rows) = self.0.group(connection, &self.0.statements.renew, calls, renewal).await;
+        let fenced = |row: Option<PgRow>| if row.is_some() { Fenced::Applied } else { Fenced::Lost };
+        (connection, rows.into_iter().map(|row| row.map(fenced)).collect())
     }
 }
 
@@ -115,23 +108,6 @@ impl Table {
         let rows = rows.map_err(|error| self.failed(error))?;
         Ok(if rows.is_empty() { Fenced::Lost } else { Fenced::Applied })
     }
-}
-
-/// Returns for each member the tokens that its statement was applied to.
-fn applied(groups: Vec<Result<Rows, StoreError>>) -> impl Iterator<Item = Result<Arc<HashSet<Uuid>>, StoreError>> {
-    let mut last: Option<(Rows, Arc<HashSet<Uuid>>)> = None;
-    groups.into_iter().map(move |rows| {
-        let rows = rows?;
-        if let Some((same, tokens)) = &last
-            && Arc::ptr_eq(same, &rows)
-        {
-            return Ok(Arc::clone(tokens));
-        }
-        let tokens: HashSet<Uuid> = rows.iter().map(|row| column(row, 0)).collect::<Result<_, _>>()?;
-        let tokens = Arc::new(tokens);
-        last = Some((rows, Arc::clone(&tokens)));
-        Ok(tokens)
-    })
 }
 
 pub(super) fn completion(calls: &[CompleteCall]) -> Vec<Value<'_>> {
