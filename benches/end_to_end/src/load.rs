@@ -6,12 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::Outcome;
+use crate::{Outcome, answer};
 
 #[derive(Debug, Clone, Copy)]
 pub enum Keys {
@@ -135,47 +132,15 @@ impl Client {
         );
         let start = Instant::now();
         self.stream.write_all(request.as_bytes()).await?;
-        let length = self.answer().await?;
+        let length = answer::read(&mut self.stream, &mut self.buffer).await?;
         self.latencies.push(u32::try_from(start.elapsed().as_nanos()).unwrap_or(u32::MAX));
-        let answer = &self.buffer[..length];
-        if !answer.starts_with(b"HTTP/1.1 201") || contains(answer, b"idempotent-replayed: true") != replay {
-            return Err(format!("an answer that was not expected: {}", String::from_utf8_lossy(answer)).into());
+        let received = &self.buffer[..length];
+        if !received.starts_with(b"HTTP/1.1 201") || answer::contains(received, b"idempotent-replayed: true") != replay
+        {
+            return Err(format!("an answer that was not expected: {}", String::from_utf8_lossy(received)).into());
         }
         Ok(())
     }
-
-    /// Reads one answer into the buffer and returns its length.
-    async fn answer(&mut self) -> Outcome<usize> {
-        let mut filled = 0;
-        loop {
-            let read = self.stream.read(&mut self.buffer[filled..]).await?;
-            if read == 0 {
-                return Err("the server closed the connection".into());
-            }
-            filled += read;
-            if let Some(length) = whole_length(&self.buffer[..filled])
-                && length <= filled
-            {
-                return Ok(filled);
-            }
-        }
-    }
-}
-
-/// Returns the length of head and body together, once the head is whole.
-fn whole_length(bytes: &[u8]) -> Option<usize> {
-    let head = position(bytes, b"\r\n\r\n")? + 4;
-    let field = position(&bytes[..head], b"content-length: ")? + 16;
-    let digits = bytes[field..head].iter().take_while(|byte| byte.is_ascii_digit());
-    Some(head + digits.fold(0, |sum, digit| sum * 10 + usize::from(digit - b'0')))
-}
-
-fn position(bytes: &[u8], part: &[u8]) -> Option<usize> {
-    bytes.windows(part.len()).position(|window| window == part)
-}
-
-fn contains(bytes: &[u8], part: &[u8]) -> bool {
-    position(bytes, part).is_some()
 }
 
 /// Returns how long the only thread of a process has run.

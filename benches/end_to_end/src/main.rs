@@ -4,6 +4,8 @@
 //! requests in turn, round by round, so that a disturbance of the machine hits all of them. Run it by
 //! `./scripts/bench`; the options are `--seconds N` (of each measurement), `--rounds N` and `--connections N`.
 
+#[path = "../../shared/answer.rs"]
+mod answer;
 mod load;
 mod serve;
 

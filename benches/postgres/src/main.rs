@@ -4,6 +4,8 @@
 //! Nothing is pinned to a core: the clients, the server and PostgreSQL share what there is. Run it by
 //! `./scripts/bench-postgres`; it prints the subcommands if it does not know one.
 
+#[path = "../../shared/answer.rs"]
+mod answer;
 mod cluster;
 mod first;
 mod growth;

@@ -15,35 +15,36 @@ pub fn run(
 ) -> Outcome<Measured> {
     let dir = cluster.dir().join("pgbench");
     fs::create_dir(&dir)?;
-    let measured = run_in(&dir, cluster, database, script, variables, clients, time);
+    let measure = || {
+        let file = dir.join("script.sql");
+        fs::write(&file, script)?;
+        let mut command = cluster.client("pgbench", database);
+        command.args([
+            "-n",
+            "-M",
+            "prepared",
+            "-j",
+            "1",
+            "-c",
+            &clients.to_string(),
+            "-T",
+            &time.as_secs().to_string(),
+        ]);
+        command.arg("-l").arg("--log-prefix").arg(dir.join("transactions")).arg("-f").arg(&file);
+        for (name, value) in variables {
+            command.arg("-D").arg(format!("{name}={value}"));
+        }
+        let output = command.output()?;
+        if !output.status.success() {
+            return Err(format!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        let rate = rate(&String::from_utf8_lossy(&output.stdout))?;
+        let measured = Measured::of(latencies_us(&dir)?, time);
+        Ok(Measured { rate, ..measured })
+    };
+    let measured = measure();
     fs::remove_dir_all(&dir)?;
     measured
-}
-
-fn run_in(
-    dir: &Path,
-    cluster: &Cluster,
-    database: &str,
-    script: &str,
-    variables: &[(&str, &str)],
-    clients: usize,
-    time: Duration,
-) -> Outcome<Measured> {
-    let file = dir.join("script.sql");
-    fs::write(&file, script)?;
-    let mut command = cluster.client("pgbench", database);
-    command.args(["-n", "-M", "prepared", "-j", "1", "-c", &clients.to_string(), "-T", &time.as_secs().to_string()]);
-    command.arg("-l").arg("--log-prefix").arg(dir.join("transactions")).arg("-f").arg(&file);
-    for (name, value) in variables {
-        command.arg("-D").arg(format!("{name}={value}"));
-    }
-    let output = command.output()?;
-    if !output.status.success() {
-        return Err(format!("pgbench failed: {}", String::from_utf8_lossy(&output.stderr)).into());
-    }
-    let rate = rate(&String::from_utf8_lossy(&output.stdout))?;
-    let measured = Measured::of(latencies_us(dir)?, time);
-    Ok(Measured { rate, ..measured })
 }
 
 /// Finds the rate in what pgbench prints, the time of connecting left out.
