@@ -26,7 +26,8 @@
 //! * [`NothingExecuted`] and [`CutShort`]: how a handler says that nothing was done, or that it was cut off in the middle.
 //! * [`OnAbandoned`]: what happens to a key whose process died.
 //! * [`Rejection`]: why the layer answers by itself, and how.
-//! * [`Store`]: the contract of a backend; [`MemoryStore`] is one, `testing` checks others.
+//! * [`Store`]: the contract of a backend; [`MemoryStore`] and `PostgresStore` are two, `testing` checks others.
+//! * [`Purge`]: removes the records whose time is over.
 //!
 //! # What it does not do
 //!
@@ -41,6 +42,8 @@
 //! * `memory` (default): [`MemoryStore`].
 //! * `axum` (default): [`Attempt`] as an extractor, and axum's `OriginalUri` in the fingerprint, so that a nested router,
 //!   which hides the start of the path, cannot make two routes look like one.
+//! * `postgres`: `PostgresStore`, for any number of instances, and `PostgresTransaction`, by which a handler's writes commit
+//!   together with its answer. Needs Rust 1.94.
 //! * `testing`: the conformance kit for authors of a store, and a wrapper that injects faults.
 //!
 //! # Runtime
