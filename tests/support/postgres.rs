@@ -3,7 +3,9 @@
 #![allow(dead_code)]
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs,
     fs::{File, OpenOptions},
     io::{self, BufRead, BufReader, Write},
     net::TcpListener,
@@ -31,7 +33,7 @@ use uuid::Uuid;
 /// A folder with `initdb` and `postgres`, asked first.
 const PROGRAMS: &str = "TOWER_IDEMPOTENCY_PG_BIN";
 
-/// Set to 1, as `CI` is: a missing program is a failure, not a reason to skip.
+/// Set to 1, a missing program is a failure and no reason to skip; set to 0, it is none even where `CI` is set.
 const REQUIRE: &str = "TOWER_IDEMPOTENCY_REQUIRE_SERVERS";
 
 /// Seconds for which the shared server waits for the next process.
@@ -91,11 +93,13 @@ obey() {
 trap finish EXIT
 trap exit HUP INT TERM
 trap '' PIPE
+echo $$ >"$dir/supervisor.pid"
 answer create || exit
 obey
 if [ -n "$link" ]; then
     while [ $came = yes ]; do
-        sleep "$linger"
+        # Who kills this shell leaves the sleep, which must not pass for a reader.
+        sleep "$linger" </dev/null
         obey
     done
     if [ "$(readlink "$link")" = "$dir" ]; then rm -f "$link"; fi
@@ -114,8 +118,17 @@ finish() {
 trap finish EXIT
 trap exit HUP INT TERM
 trap '' PIPE
-if as "$program" -q -d "$dir/pgbouncer.ini" >>"$dir/log" 2>&1 </dev/null; then echo ok; else
-    cat "$dir/log"
+is_up() {
+    # It goes to the background first, and then takes its port.
+    tries=0
+    until grep -q 'process up' "$dir/pooler.log"; do
+        if [ $tries = 200 ] || grep -q FATAL "$dir/pooler.log"; then return 1; fi
+        tries=$((tries + 1))
+        sleep 0.05 </dev/null
+    done
+}
+if as "$program" -q -d "$dir/pgbouncer.ini" >>"$dir/log" 2>&1 </dev/null && is_up; then echo ok; else
+    cat "$dir/log" "$dir/pooler.log"
     echo failed
     exit
 fi
@@ -294,7 +307,7 @@ struct Supervisor {
 
 impl Supervisor {
     /// `Err` has what the server wrote.
-    fn start(script: &str, input: Stdio, arguments: &[std::ffi::OsString]) -> Result<Self, String> {
+    fn start(script: &str, input: Stdio, arguments: &[OsString]) -> Result<Self, String> {
         let mut process = Command::new("sh")
             .arg("-c")
             .arg(format!("{}\n{script}", as_server_user()))
@@ -451,7 +464,7 @@ fn lock(path: &Path) -> File {
     }
 }
 
-fn server_arguments(dir: &Path, link: &Path, programs: &Path, port: u16) -> [std::ffi::OsString; 5] {
+fn server_arguments(dir: &Path, link: &Path, programs: &Path, port: u16) -> [OsString; 5] {
     let linger = env::var(LINGER).unwrap_or_else(|_| "5".to_owned());
     [dir.into(), link.into(), linger.into(), programs.into(), format!("{SETTINGS}port = {port}").into()]
 }
@@ -547,12 +560,14 @@ fn path() -> impl Iterator<Item = PathBuf> {
     env::split_paths(&path).collect::<Vec<_>>().into_iter().chain(more)
 }
 
+/// What was found, or `None` and a line that says what is missing; a panic where servers are required.
 #[track_caller]
-fn found_or_skipped<T>(found: Option<T>, what: &str, package: &str) -> Option<T> {
+pub(crate) fn found_or_skipped<T>(found: Option<T>, what: &str, package: &str) -> Option<T> {
     if found.is_none() {
         let how = format!("no {what} (Debian: apt-get install {package})");
-        let is_set = |name| env::var_os(name).is_some_and(|value| !value.is_empty() && value != "0");
-        assert!(!is_set("CI") && !is_set(REQUIRE), "{how}; it is required where CI or {REQUIRE} is set");
+        let required = [REQUIRE, "CI"].into_iter().find_map(env::var_os);
+        let required = required.is_some_and(|value| !["", "0", "false"].map(OsString::from).contains(&value));
+        assert!(!required, "{how}; it is required where {REQUIRE}, or else CI, is set");
         let line = format!("SKIPPED: {}: {how}\n", test_name(Location::caller()));
         // Not `eprintln`, which the test harness captures: a test that is skipped must not look like one that passed.
         let _ = io::stderr().write_all(line.as_bytes());
