@@ -72,8 +72,10 @@ pub(crate) struct Kicked {
 impl Drop for Kicked {
     fn drop(&mut self) {
         let mut state = self.kicker.lock();
-        if let Some(place) = state.runtimes.iter().position(|runtime| runtime.id() == self.id) {
-            state.runtimes.swap_remove(place);
-        }
+        let place = state.runtimes.iter().position(|runtime| runtime.id() == self.id);
+        let gone = place.map(|place| state.runtimes.swap_remove(place));
+        drop(state);
+        // Without the lock, since the last handle of a runtime takes with it what was left on it.
+        drop(gone);
     }
 }

@@ -5,7 +5,12 @@ mod postgres;
 
 use std::{
     error::Error,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -14,6 +19,7 @@ use futures_util::future::join_all;
 use http::{HeaderValue, Response, StatusCode};
 use postgres::{Database, Server};
 use sqlx::{AssertSqlSafe, PgPool, Row, postgres::PgPoolOptions};
+use tokio::runtime::Runtime;
 use tower_idempotency::{
     Fingerprint, IdempotencyKey, PostgresStore, Purge, Scope, Store, StoredResponse,
     store::{Claim, Fenced, Lease, NewClaim, RecordId, State, StoreError, Token},
@@ -363,6 +369,42 @@ async fn ten_thousand_calls_at_once_wait_for_room_and_all_succeed() {
     });
     join_all(calls).await;
     assert_eq!(number(&pool, "select count(*) from idempotency_keys where status = 'COMPLETED'").await, 10_000);
+}
+
+#[test]
+fn a_runtime_that_ends_amid_calls_ends_in_time_and_leaves_the_store_to_others() {
+    let Some(server) = Server::shared() else { return };
+    let [ending, lasting] = [(); 2].map(|()| Runtime::new().unwrap());
+    let database = lasting.block_on(server.database());
+    let (store, _pool) = ending.block_on(migrated(&database, 5));
+    let answered = Arc::new(AtomicUsize::new(0));
+    for client in 0..50 {
+        let (store, answered) = (store.clone(), Arc::clone(&answered));
+        ending.spawn(async move {
+            for call in 0.. {
+                let (id, claim) = (id(&format!("{client}-{call}")), claim());
+                let _ = store.claim(&id, &claim).await;
+                let _ = store.renew(&id, claim.token, LONG).await;
+                let _ = store.complete(&id, claim.token, &answer("x"), DAY).await;
+                answered.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    postgres::wait_until("calls are under way", || answered.load(Ordering::Relaxed) > 200);
+    let (tell, told) = mpsc::channel();
+    let handle = ending.handle().clone();
+    thread::spawn(move || {
+        drop(ending);
+        let _closed = handle.enter();
+        let called = futures_executor::block_on(store.claim(&id("late"), &claim()));
+        tell.send((called.map(|_| ()), store)).unwrap();
+    });
+    let (called, store) = told.recv_timeout(Duration::from_secs(60)).expect("the runtime ends");
+    assert!(called.unwrap_err().to_string().contains("unavailable"));
+
+    // Each connection that belonged to the ended runtime may fail one call.
+    let claims = (0..6).map(|number| lasting.block_on(store.claim(&id(&format!("after-{number}")), &claim())).is_ok());
+    assert!(claims.last().unwrap());
 }
 
 #[tokio::test]

@@ -111,15 +111,9 @@ impl<G: Grouped> Lane<G> {
     pub(crate) async fn call(&self, call: G::Call) -> Result<G::Answer, StoreError> {
         let _room = self.shared.room.acquire().await.map_err(StoreError::unavailable)?;
         let (answer, answered) = oneshot::channel();
-        {
-            let mut queue = self.shared.queue();
-            if queue.waiting.len() >= QUEUE {
-                queue.waiting.retain(|waiting| !waiting.answer.is_closed());
-            }
-            queue.waiting.push_back(Waiting { call, answer });
-            if !mem::replace(&mut queue.running, true) {
-                tokio::spawn(Runner { shared: Arc::clone(&self.shared), over: false }.run());
-            }
+        if self.shared.enqueue(Waiting { call, answer }) {
+            // Not under the lock: a runtime that shuts down drops the task within `spawn`.
+            tokio::spawn(Runner { shared: Arc::clone(&self.shared), over: false }.run());
         }
         answered.await.unwrap_or_else(|_| Err(StoreError::unavailable("the runtime that ran the statement ended")))
     }
@@ -138,6 +132,16 @@ impl<G: Grouped> Shared<G> {
     // A panic cannot leave the queue half changed.
     fn queue(&self) -> MutexGuard<'_, Queue<G>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether a runner has to be started.
+    fn enqueue(&self, waiting: Waiting<G>) -> bool {
+        let mut queue = self.queue();
+        if queue.waiting.len() >= QUEUE {
+            queue.waiting.retain(|waiting| !waiting.answer.is_closed());
+        }
+        queue.waiting.push_back(waiting);
+        !mem::replace(&mut queue.running, true)
     }
 
     /// Takes the next group, ordered by record; if nobody waits, the runner is over.
