@@ -76,7 +76,7 @@ pub fn run(arguments: &[String]) -> Outcome<()> {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         exit(0);
     });
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = if env::var("RT").is_ok() { tokio::runtime::Builder::new_current_thread().enable_all().build()? } else { tokio::runtime::Builder::new_multi_thread().enable_all().build()? };
     runtime.block_on(async {
         let pool = cluster::pool(&url, size).await?;
         let router = match variant {

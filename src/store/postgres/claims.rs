@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     execute::Value,
     record::{Found, column, micros, read},
-    table::{NOT_IN_TIME, TRIES, Table, identities},
+    table::{NOT_IN_TIME, TRIES, Table, identities, no_limit},
 };
 use crate::store::{
     Claim, NewClaim, RecordId, StoreError,
@@ -41,7 +41,7 @@ impl Grouped for Claims {
     }
 
     async fn run(&self, connection: Self::Connection, calls: &[ClaimCall]) -> Ran<Self::Connection, Claim> {
-        let (mut connection, rows) = self.0.group(connection, &self.0.statements.claim, calls, values).await;
+        let (mut connection, rows) = self.0.group(connection, &self.0.statements.claim, calls, claims).await;
         let mut results = Vec::with_capacity(calls.len());
         for (call, row) in calls.iter().zip(rows) {
             results.push(match row.and_then(outcome) {
@@ -105,6 +105,12 @@ impl Table {
         }
         Err(StoreError::unavailable("the record came and went each time it was claimed"))
     }
+}
+
+fn claims(calls: &[ClaimCall]) -> Vec<Value<'_>> {
+    let mut values = values(calls);
+    values.push(no_limit());
+    values
 }
 
 fn values(calls: &[ClaimCall]) -> Vec<Value<'_>> {

@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 /// Claims each record that is absent, and reads each that is not. Of concurrent claims the primary key lets one through.
 ///
-/// A member that comes back neither as inserted nor with a record met one that came or went at this moment.
-/// The lateral look-up is not merged into the join, so that it uses the index however small the table once was.
+/// A member that comes back neither as new nor with a record met one that came or went at this moment.
+///
+/// The limit means nothing but to the planner, here and below: it makes it expect few members. So it keeps one plan for
+/// all groups, however small the table was, rather than plan each anew, which takes half as long as to run it. The lateral
+/// look-up is not merged into the join, so that it uses the index.
 const CLAIM: &str = r"
 with inserted as (
     insert into {table}
@@ -20,12 +23,15 @@ with inserted as (
     on conflict (scope, idempotency_key) do nothing
     returning scope, idempotency_key
 )
-select m.ord, i.scope is not null, {record}
-from unnest($1::text[], $2::text[]) with ordinality as m(scope, key, ord)
-left join inserted i on i.scope = m.scope and i.idempotency_key = m.key
+select m.ord, m.new, {record}
+from (
+    select m.*, (m.scope, m.key) in (select scope, idempotency_key from inserted) as new
+    from unnest($1::text[], $2::text[]) with ordinality as m(scope, key, ord)
+    limit ($8::int8[])[1]
+) m
 left join lateral (
     select t.* from {table} t
-    where t.scope = m.scope and t.idempotency_key = m.key and i.scope is null
+    where t.scope = m.scope and t.idempotency_key = m.key and not m.new
     offset 0
 ) t on true";
 
@@ -58,9 +64,6 @@ select coalesce((select attempt from taken), (select attempt from inserted)), {r
 from m left join {table} t on t.scope = m.scope and t.idempotency_key = m.key";
 
 /// Renews each lease whose record is still under its token and not completed. The record's life ends as much later.
-///
-/// The limit means nothing but to the planner: it makes it expect few members, and choose the index also in a plan that
-/// was made while the table was small.
 const RENEW: &str = r"
 update {table} t set
     lease_until = {m.term}, expires_at = {m.life}, updated_at = clock_timestamp(),

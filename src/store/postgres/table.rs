@@ -176,6 +176,11 @@ pub(super) fn identities<'a>(ids: impl Iterator<Item = &'a RecordId> + Clone) ->
     ]
 }
 
+/// The parameter for a `limit` that only the planner heeds.
+pub(super) fn no_limit<'a>() -> Value<'a> {
+    Value::Integers(vec![Some(i64::MAX)])
+}
+
 /// The parameters that name one record and its owner.
 pub(super) fn owned(id: &RecordId, token: Token) -> [Value<'_>; 3] {
     let [scope, key] = identities(std::iter::once(id));

@@ -7,7 +7,7 @@ use sqlx::{Postgres, pool::PoolConnection, postgres::PgRow};
 use super::{
     execute::Value,
     record::micros,
-    table::{NOT_IN_TIME, Table, identities, owned},
+    table::{NOT_IN_TIME, Table, identities, no_limit, owned},
 };
 use crate::{
     StoredResponse,
@@ -119,7 +119,7 @@ pub(super) fn completion(calls: &[CompleteCall]) -> Vec<Value<'_>> {
         Value::Integers(calls.iter().map(|call| Some(call.response.status().as_u16().into())).collect()),
         Value::Blobs(calls.iter().map(|call| &call.response.as_encoded()[..]).collect()),
         Value::Integers(calls.iter().map(|call| micros(call.retention)).collect()),
-        Value::Integers(vec![Some(i64::MAX)]),
+        no_limit(),
     ]
 }
 
@@ -134,6 +134,6 @@ fn renewal(calls: &[RenewCall]) -> Vec<Value<'_>> {
             calls.iter().map(|call| micros(call.lease.term.saturating_add(call.lease.unsettled))).collect(),
         ),
         Value::Integers(calls.iter().map(|call| micros(call.lease.unsettled)).collect()),
-        Value::Integers(vec![Some(i64::MAX)]),
+        no_limit(),
     ]
 }
